@@ -13,7 +13,7 @@
 #include "bench/must.h"
 #include "bench/sequence.h"
 #include "cuda/backend.h"
-#include "cuda/floors.h"
+#include "cuda/kernels/floors.h"
 
 namespace quire::bench {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "cache/core.h"
-#include "cache/leases.h"
+#include "cache/verbs/leases.h"
 #include "env/faulty_files.h"
 #include "env/seen_memory.h"
 #include "quire/cache.h"

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "base/check.h"
+#include "cache/below/store_state.h"
 #include "cache/core.h"
-#include "cache/store_state.h"
 #include "sim/cache_device.h"
 #include "sim/cache_guests.h"
 #include "sim/cache_memory.h"

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "base/bits.h"
+#include "cache/below/store_state.h"
 #include "cache/core.h"
-#include "cache/store_state.h"
 #include "cache/test_util.h"
 #include "serve/starter.h"
 #include "sim/cache_memory.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/canary.h"
-#include "cache/test_store.h"
+#include "cache/below/test_store.h"
 
 namespace quire::cache {
 namespace {

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "cache/sequence/view_test_util.h"
 #include "cache/test_util.h"
-#include "cache/view_test_util.h"
 #include "sim/turns/seeded_cache.h"
 #include "sim/turns/turns.h"
 

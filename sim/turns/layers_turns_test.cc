@@ -16,7 +16,6 @@ namespace {
 using cache::Must;
 using cache::SomeTokens;
 
-
 class Layers {
  public:
   explicit Layers(uint64_t seed)

@@ -21,8 +21,8 @@
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "cache/below/store_state.h"
 #include "cache/core.h"
-#include "cache/store_state.h"
 #include "cache/test_util.h"
 #include "env/faulty_files.h"
 #include "quire/disk_store.h"

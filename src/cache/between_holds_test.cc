@@ -10,8 +10,8 @@
 
 #include "cache/core.h"
 #include "cache/meanwhile_test_util.h"
+#include "cache/sequence/twins_test_util.h"
 #include "cache/test_device.h"
-#include "cache/twins_test_util.h"
 #include "quire/sequence.h"
 
 namespace quire::cache {

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kBlocks = 400;  // more than one hold goes over
+constexpr uint64_t kPathBlocks = 400;  // more than one hold goes over
 constexpr uint64_t kBetweenPiecesSlots = 1000;
 
 class BetweenPieces : public testing::Test {
@@ -35,10 +35,10 @@ class BetweenPieces : public testing::Test {
     return Must(cache_.cache->tenant_stats(tenant)).pinned_bytes;
   }
   /// Blocks of another prompt that nobody holds, in whatever places are free.
-  void CacheOthers(uint64_t blocks = kBlocks) {
+  void CacheOthers(uint64_t blocks = kPathBlocks) {
     cache_.Run(SomeTokens(blocks * kBlock, 2)).reset();
   }
-  void ExpectOthers(uint64_t blocks = kBlocks) {
+  void ExpectOthers(uint64_t blocks = kPathBlocks) {
     EXPECT_EQ(cache_.Resident(Join(SomeTokens(blocks * kBlock, 2), SomeTokens(1, 3))),
               blocks * kBlock);
   }
@@ -68,7 +68,7 @@ class BetweenPieces : public testing::Test {
                    NumericProfile::Uniform(Codec::kF16),
                    0,
                    {.clock = &clock_}};
-  const std::vector<TokenId> path_ = SomeTokens(kBlocks * kBlock, 1);
+  const std::vector<TokenId> path_ = SomeTokens(kPathBlocks * kBlock, 1);
   const std::vector<TokenId> longer_ = Join(path_, SomeTokens(1, 4));
 };
 
@@ -112,12 +112,12 @@ TEST_F(BetweenPieces, APinOfWhatGoesAndComesBackStands) {
           cache_.Run(path_).reset();
         },
         2);
-    EXPECT_EQ(Must(cache_.cache->Pin(Request(path_), 0)), kBlocks);
+    EXPECT_EQ(Must(cache_.cache->Pin(Request(path_), 0)), kPathBlocks);
   }
-  EXPECT_EQ(stats().pinned_blocks, kBlocks);
-  EXPECT_EQ(pinned_bytes(), kBlocks * cache_.charge_bytes);
+  EXPECT_EQ(stats().pinned_blocks, kPathBlocks);
+  EXPECT_EQ(pinned_bytes(), kPathBlocks * cache_.charge_bytes);
   EvictAll();
-  EXPECT_EQ(cache_.Resident(longer_), kBlocks * kBlock);
+  EXPECT_EQ(cache_.Resident(longer_), kPathBlocks * kBlock);
   Must(cache_.cache->Unpin(Request(path_)));
   ExpectAllCanGo();
 }
@@ -129,8 +129,9 @@ TEST_F(BetweenPieces, APinIsUndoneIfItsTenantIsErased) {
     SCOPED_TRACE(point);
     Run(path_, tenant);
     {
-      const Meanwhile erased(std::string(point),
-                             [&] { EXPECT_EQ(Must(cache_.cache->Erase(tenant)).blocks, kBlocks); });
+      const Meanwhile erased(std::string(point), [&] {
+        EXPECT_EQ(Must(cache_.cache->Erase(tenant)).blocks, kPathBlocks);
+      });
       ExpectNotFound(cache_.cache->Pin(Request(path_, tenant), 0));
     }
     EXPECT_EQ(pinned_bytes(tenant), 0u);
@@ -207,12 +208,12 @@ TEST_F(BetweenPieces, AnUnpinLooksAgainForItsPin) {
       Must(cache_.cache->Unpin(Request(path_)));
       EvictAll();
       CacheOthers();
-      Must(cache_.cache->Pin(Request(SomeTokens(kBlocks * kBlock, 2)), 0));
+      Must(cache_.cache->Pin(Request(SomeTokens(kPathBlocks * kBlock, 2)), 0));
     });
     ExpectNotFound(cache_.cache->Unpin(Request(path_)), "no pin");
   }
-  EXPECT_EQ(stats().pinned_blocks, kBlocks) << "the others'";
-  Must(cache_.cache->Unpin(Request(SomeTokens(kBlocks * kBlock, 2))));
+  EXPECT_EQ(stats().pinned_blocks, kPathBlocks) << "the others'";
+  Must(cache_.cache->Unpin(Request(SomeTokens(kPathBlocks * kBlock, 2))));
   ExpectAllCanGo();
 }
 
@@ -227,18 +228,18 @@ TEST_F(BetweenPieces, APathThatIsUnpinnedIsEvictedOrPinnedAgain) {
           [&] {
             const uint64_t pinned = stats().pinned_blocks;
             EXPECT_GT(pinned, 0u);
-            EXPECT_LT(pinned, kBlocks);
+            EXPECT_LT(pinned, kPathBlocks);
             if (again) {
               Must(cache_.cache->Pin(Request(path_), 0));
               EXPECT_EQ(EvictAll(), 0u);
             } else {
-              EXPECT_EQ(EvictAll(), kBlocks);
+              EXPECT_EQ(EvictAll(), kPathBlocks);
             }
           },
           3);
       Must(cache_.cache->Unpin(Request(path_)));
     }
-    EXPECT_EQ(stats().pinned_blocks, again ? kBlocks : 0);
+    EXPECT_EQ(stats().pinned_blocks, again ? kPathBlocks : 0);
     EXPECT_EQ(pinned_bytes(), stats().pinned_blocks * cache_.charge_bytes);
   }
   Must(cache_.cache->Unpin(Request(path_)));
@@ -253,7 +254,7 @@ TEST_F(BetweenPieces, NothingAfterADamagedBlockIsFoundOrPublishedWhileItIsMarked
     Damage(5);
     const auto more = Join(path_, SomeTokens(2 * kBlock, 5));
     auto writer = cache_.Open(Join(path_, SomeTokens(1, 5)));
-    ASSERT_EQ(writer->length(), kBlocks * kBlock);
+    ASSERT_EQ(writer->length(), kPathBlocks * kBlock);
     for (const uint32_t layer : {0, 1}) Must(cache_.model.AppendLayer(*writer, layer, more));
     {
       const Meanwhile marking(
@@ -268,7 +269,7 @@ TEST_F(BetweenPieces, NothingAfterADamagedBlockIsFoundOrPublishedWhileItIsMarked
           2);
       EXPECT_EQ(cache_.cache->Verify().damaged, 1u);
     }
-    EXPECT_EQ(stats().published_blocks, kBlocks) << "they are held";
+    EXPECT_EQ(stats().published_blocks, kPathBlocks) << "they are held";
     EXPECT_EQ(cache_.Resident(Join(more, SomeTokens(1, 6))), 5u * kBlock);
     writer.reset();
     EXPECT_EQ(stats().published_blocks, 5u);
@@ -319,14 +320,14 @@ TEST_F(BetweenPieces, AViewOfTheEndThatGoesWhileItsPathIsLeased) {
   auto sequence = cache_.Run(path_);
   const UnleasedView view =
       Must(sequence->View(0, StreamRole::kKey,
-                          {.begin = (kBlocks - 2) * kBlock, .end = kBlocks * kBlock}))
+                          {.begin = (kPathBlocks - 2) * kBlock, .end = kPathBlocks * kBlock}))
           .Unleased();
   sequence.reset();
   {
     const Meanwhile reused(
         "view: some slots are held",
         [&] {
-          EXPECT_EQ(EvictAll(), kBlocks - 3 * kBlocksPerHold);
+          EXPECT_EQ(EvictAll(), kPathBlocks - 3 * kBlocksPerHold);
           CacheOthers();
         },
         3);
@@ -344,19 +345,19 @@ TEST_F(BetweenPieces, AShrinkIsRefusedIfItsBlocksAreUsedMeanwhile) {
     const Meanwhile opened(
         "resize: before more is evicted",
         [&] {
-          EXPECT_EQ(stats().published_blocks, 2 * kBlocks - 2 * kBlocksPerHold);
-          used = cache_.Open(Join(SomeTokens(kBlocks * kBlock, 2), SomeTokens(1, 3)));
-          ASSERT_EQ(used->length(), kBlocks * kBlock);
+          EXPECT_EQ(stats().published_blocks, 2 * kPathBlocks - 2 * kBlocksPerHold);
+          used = cache_.Open(Join(SomeTokens(kPathBlocks * kBlock, 2), SomeTokens(1, 3)));
+          ASSERT_EQ(used->length(), kPathBlocks * kBlock);
         },
         2);
-    const auto shrunk = cache_.cache->Resize(cache_.BytesFor(kBlocks / 2));
+    const auto shrunk = cache_.cache->Resize(cache_.BytesFor(kPathBlocks / 2));
     ASSERT_FALSE(shrunk.has_value());
     EXPECT_EQ(shrunk.error().code, ErrorCode::kBusy);
   }
   EXPECT_EQ(stats().sealed.slots_max, kBetweenPiecesSlots);
-  EXPECT_EQ(cache_.model.Differs(*used, SomeTokens(kBlocks * kBlock, 2)), "");
+  EXPECT_EQ(cache_.model.Differs(*used, SomeTokens(kPathBlocks * kBlock, 2)), "");
   used.reset();
-  Must(cache_.cache->Resize(cache_.BytesFor(kBlocks / 2)));
+  Must(cache_.cache->Resize(cache_.BytesFor(kPathBlocks / 2)));
   ExpectAllCanGo();
 }
 
@@ -368,10 +369,10 @@ TEST_F(BetweenPieces, AShrinkGoesOnIfOthersTakeSomeOfItsRoom) {
     const Meanwhile taken(
         "resize: before more is evicted", [&] { cache_.Run(SomeTokens(300 * kBlock, 8)).reset(); },
         5);
-    Must(cache_.cache->Resize(cache_.BytesFor(kBlocks / 2)));
+    Must(cache_.cache->Resize(cache_.BytesFor(kPathBlocks / 2)));
   }
-  EXPECT_LE(stats().sealed.slots_used, kBlocks / 2);
-  EXPECT_EQ(stats().sealed.slots_max, kBlocks / 2);
+  EXPECT_LE(stats().sealed.slots_used, kPathBlocks / 2);
+  EXPECT_EQ(stats().sealed.slots_max, kPathBlocks / 2);
   EXPECT_EQ(cache_.cache->Verify().damaged, 0u);
   ExpectAllCanGo();
 }
@@ -384,9 +385,9 @@ TEST_F(BetweenPieces, AShrinkLeavesWhatIsTakenBeyondItsEndMeanwhile) {
     const Meanwhile opened("resize: before more is evicted", [&] {
       taken = cache_.Run(SomeTokens(20 * kBlock, 8), {.publish = false});
     });
-    Must(cache_.cache->Resize(cache_.BytesFor(kBlocks / 2)));
+    Must(cache_.cache->Resize(cache_.BytesFor(kPathBlocks / 2)));
   }
-  EXPECT_EQ(stats().sealed.slots_max, kBlocks / 2);
+  EXPECT_EQ(stats().sealed.slots_max, kPathBlocks / 2);
   EXPECT_EQ(cache_.model.Differs(*taken, SomeTokens(20 * kBlock, 8)), "");
   taken.reset();
   cache_.cache->Trim();
@@ -406,7 +407,7 @@ TEST_F(BetweenPieces, TheSearchUnderOtherRootsStandsWhatGoesMeanwhile) {
     const Plan plan = cache_.Acquire(longer_);
     EXPECT_EQ(plan.reason(), MissReason::kOtherProfile) << "as far as it was found";
     EXPECT_GT(plan.missing().front().tokens, 48u * kBlock);
-    EXPECT_LT(plan.missing().front().tokens, kBlocks * kBlock);
+    EXPECT_LT(plan.missing().front().tokens, kPathBlocks * kBlock);
   }
   ExpectAllCanGo();
 }
@@ -416,17 +417,17 @@ TEST_F(BetweenPieces, NothingOfWhatIsErasedIsFoundUnderOtherRoots) {
   Must(cache_.cache->AddTenant({.name = "house", .shared = true}));
   const TenantId stays = Must(cache_.cache->AddTenant({.name = "a", .domain = "house"}));
   const TenantId goes = Must(cache_.cache->AddTenant({.name = "b", .domain = "house"}));
-  Run(SomeTokens(kBlocks * kBlock, 2), stays);  // looked at before what goes
+  Run(SomeTokens(kPathBlocks * kBlock, 2), stays);  // looked at before what goes
   Run(path_, goes);
   cache_.identity.adapter_version = 2;
   EXPECT_EQ(Must(cache_.cache->Acquire(Request(longer_, stays))).reason(),
             MissReason::kOtherProfile);
   const Meanwhile erasing("erase: before more is marked", [&] {
-    EXPECT_EQ(stats().published_blocks, 2 * kBlocks);
+    EXPECT_EQ(stats().published_blocks, 2 * kPathBlocks);
     EXPECT_EQ(Must(cache_.cache->Acquire(Request(longer_, stays))).reason(),
               MissReason::kNeverSeen);
   });
-  EXPECT_EQ(Must(cache_.cache->Erase(goes)).blocks, kBlocks);
+  EXPECT_EQ(Must(cache_.cache->Erase(goes)).blocks, kPathBlocks);
 }
 
 }  // namespace

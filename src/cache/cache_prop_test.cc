@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
+#include "cache/sequence/view_test_util.h"
 #include "cache/test_util.h"
-#include "cache/view_test_util.h"
 
 namespace quire::cache {
 namespace {

@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "base/sync_point.h"
-#include "cache/evict.h"
+#include "cache/below/store_state.h"
 #include "cache/fallback.h"
-#include "cache/leases.h"
-#include "cache/sequence_impl.h"
+#include "cache/sequence/sequence_impl.h"
 #include "cache/shared_budget.h"
-#include "cache/store_state.h"
+#include "cache/verbs/evict.h"
+#include "cache/verbs/leases.h"
 #include "env/clock.h"
 #include "evict/policies.h"
 

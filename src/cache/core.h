@@ -10,19 +10,19 @@
 #include <utility>
 #include <vector>
 
-#include "cache/admit.h"
-#include "cache/entries.h"
-#include "cache/evict.h"
-#include "cache/holds.h"
-#include "cache/loading.h"
-#include "cache/locked_state.h"
-#include "cache/lookup.h"
-#include "cache/pin_verbs.h"
-#include "cache/publish.h"
-#include "cache/resizing.h"
-#include "cache/sequence_impl.h"
-#include "cache/tenants.h"
-#include "cache/write_back.h"
+#include "cache/below/loading.h"
+#include "cache/below/write_back.h"
+#include "cache/sequence/sequence_impl.h"
+#include "cache/state/locked_state.h"
+#include "cache/verbs/admit.h"
+#include "cache/verbs/entries.h"
+#include "cache/verbs/evict.h"
+#include "cache/verbs/holds.h"
+#include "cache/verbs/lookup.h"
+#include "cache/verbs/pin_verbs.h"
+#include "cache/verbs/publish.h"
+#include "cache/verbs/resizing.h"
+#include "cache/verbs/tenants.h"
 #include "quire/cache.h"
 
 namespace quire::cache {

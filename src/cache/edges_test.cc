@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "cache/core.h"
-#include "cache/twins_test_util.h"
+#include "cache/sequence/twins_test_util.h"
 #include "env/faulty_memory.h"
 
 namespace quire::cache {

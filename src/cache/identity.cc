@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/hash.h"
-#include "cache/records.h"
+#include "cache/below/records.h"
 
 namespace quire {
 

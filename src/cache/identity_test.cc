@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "cache/records.h"
+#include "cache/below/records.h"
 #include "cache/test_util.h"
 #include "quire/attention_types.h"
 

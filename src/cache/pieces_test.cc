@@ -7,8 +7,8 @@
 #include <ostream>
 #include <string>
 
+#include "cache/below/test_store.h"
 #include "cache/core.h"
-#include "cache/test_store.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
 

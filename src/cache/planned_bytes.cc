@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/bits.h"
-#include "cache/reach.h"
+#include "cache/sequence/reach.h"
 #include "codec/slot_layout.h"
 
 namespace quire::cache {

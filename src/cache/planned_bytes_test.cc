@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cache/slot_classes.h"
+#include "cache/state/slot_classes.h"
 #include "cache/test_util.h"
 
 namespace quire::cache {

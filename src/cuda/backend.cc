@@ -4,7 +4,7 @@
 
 #include "cuda/attention.h"
 #include "cuda/block_ops.h"
-#include "cuda/host_device.h"
+#include "cuda/host/host_device.h"
 #include "cuda/operators.h"
 
 namespace quire::cuda {

@@ -11,7 +11,7 @@
 
 #include "base/mutex.h"
 #include "codec/scalar.h"
-#include "cuda/checksum-inl.h"
+#include "cuda/kernels/checksum-inl.h"
 #include "env/host_buffer.h"
 
 namespace quire::cuda {

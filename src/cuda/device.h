@@ -8,12 +8,12 @@
 #include <memory>
 #include <string_view>
 
-#include "cuda/attend.h"
-#include "cuda/blocks.h"
-#include "cuda/bulk.h"
-#include "cuda/floors.h"
-#include "cuda/mma_attend.h"
-#include "cuda/model.h"
+#include "cuda/kernels/attend.h"
+#include "cuda/kernels/blocks.h"
+#include "cuda/kernels/bulk.h"
+#include "cuda/kernels/floors.h"
+#include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/model.h"
 #include "quire/block_ops.h"
 #include "quire/env.h"
 #include "quire/error.h"
@@ -83,7 +83,7 @@ class Device {
   /// Errors: as outcome
   virtual Result<double> Seconds(Stream stream, const std::function<void()>& work) = 0;
 
-  /// Whether blocks of threads have bulk copies (cuda/bulk.h).
+  /// Whether blocks of threads have bulk copies (cuda/kernels/bulk.h).
   virtual bool has_bulk_copies() const = 0;
   /// Needs:  has_bulk_copies
   /// Errors: kUnsupported what the device says

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/check.h"
-#include "cuda/host_device.h"
+#include "cuda/host/host_device.h"
 
 namespace quire::cuda {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "attention/plan.h"
 #include "base/bits.h"
-#include "cuda/mma_attend.h"
+#include "cuda/kernels/mma_attend.h"
 
 namespace quire::cuda {
 namespace {

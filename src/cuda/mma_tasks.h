@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "cuda/mma_attend.h"
+#include "cuda/kernels/mma_attend.h"
 #include "quire/attention.h"
 
 namespace quire::cuda {

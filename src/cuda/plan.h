@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "cuda/attend.h"
+#include "cuda/kernels/attend.h"
 #include "quire/attention.h"
 
 namespace quire::cuda {
@@ -38,8 +38,8 @@ struct PlanLimits {
 AttendPlan MakePlan(const AttentionShape& shape, const BlockTables& tables,
                     std::span<const AttentionTask> tasks, const PlanLimits& limits);
 
-/// What blocks that fold are given (cuda/mma_attend.h): one wave, whose tiles have all splits of
-/// their rows; no states.
+/// What blocks that fold are given (cuda/kernels/mma_attend.h): one wave, whose tiles have all
+/// splits of their rows; no states.
 ///
 /// Needs: valid tasks that ask for whole attention
 AttendPlan MakeFoldPlan(const AttentionShape& shape, std::span<const AttentionTask> tasks,

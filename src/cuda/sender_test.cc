@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "cuda/host_device.h"
+#include "cuda/host/host_device.h"
 
 namespace quire::cuda {
 namespace {

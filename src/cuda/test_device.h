@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cuda/device.h"
-#include "cuda/host_device.h"
+#include "cuda/host/host_device.h"
 #if defined(QUIRE_TEST_ON_CUDA)
 #include "cuda/runtime/test_asked_device.h"
 #endif

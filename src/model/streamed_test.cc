@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/test_store.h"
+#include "cache/below/test_store.h"
 #include "model/model.h"
 #include "model/test_cache.h"
 

@@ -14,8 +14,8 @@
 
 #include "base/prng.h"
 #include "cache/core.h"
+#include "cache/sequence/view_test_util.h"
 #include "cache/test_util.h"
-#include "cache/view_test_util.h"
 #include "registry/registry.h"
 
 namespace quire::registry {

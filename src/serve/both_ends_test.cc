@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cache/test_store.h"
+#include "cache/below/test_store.h"
 #include "serve/test_client.h"
 #include "serve/test_util.h"
 

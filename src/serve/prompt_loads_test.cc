@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cache/test_store.h"
+#include "cache/below/test_store.h"
 #include "serve/state_test_util.h"
 
 namespace quire::serve {

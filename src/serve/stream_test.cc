@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cache/test_store.h"
+#include "cache/below/test_store.h"
 #include "serve/test_client.h"
 #include "serve/test_util.h"
 

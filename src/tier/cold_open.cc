@@ -413,11 +413,10 @@ class ColdOpener {
     segment.generation = row.generation;
     segment.tail = segment.end = row.tail;
     for (const Gap& gap : found.gaps) {  // said so once, it is not looked at again
-      const auto written = WriteVoid(files_, segment.file,
-                                     {.segment = found.number,
-                                      .offset = gap.offset,
-                                      .generation = found.row.generation},
-                                     gap.bytes);
+      const auto written = WriteVoid(
+          files_, segment.file,
+          {.segment = found.number, .offset = gap.offset, .generation = found.row.generation},
+          gap.bytes);
       if (!written) LogWarn("store {}: {}", options_.directory, written.error().message);
     }
     // The last one first: of two records of one key the older was damaged or removed.

@@ -247,8 +247,8 @@ Result<void> Blank(Files& files, FileId file, uint64_t begin, uint64_t bytes) {
 
 Result<void> WriteVoid(Files& files, FileId file, const RecordLocation& location,
                        uint64_t stretch_bytes) {
-  QUIRE_TRY(Blank(files, file, location.offset + kRecordAlignment,
-                  stretch_bytes - kRecordAlignment));
+  QUIRE_TRY(
+      Blank(files, file, location.offset + kRecordAlignment, stretch_bytes - kRecordAlignment));
   Staging page(kRecordAlignment, 1);
   EncodeVoid(location, stretch_bytes, page.memory());
   QUIRE_TRY(files.WriteAt(file, location.offset, page.memory()));

@@ -1,11 +1,11 @@
 // The attention kernels as device code. A codec that K and V have both has a kernel of its own; all
 // other pairs share one that asks.
 
-#include "cuda/fold-inl.h"
+#include "cuda/kernels/fold-inl.h"
+#include "cuda/kernels/splits-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
-#include "cuda/splits-inl.h"
 
 namespace quire::cuda {
 namespace {

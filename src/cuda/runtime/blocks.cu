@@ -1,7 +1,7 @@
 // The kernels of block operations as device code.
-#include "cuda/checksum-inl.h"
-#include "cuda/encode-inl.h"
-#include "cuda/rows-inl.h"
+#include "cuda/kernels/checksum-inl.h"
+#include "cuda/kernels/encode-inl.h"
+#include "cuda/kernels/rows-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"

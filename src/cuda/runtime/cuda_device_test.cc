@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/runtime/test_asked_device.h"
 #include "cuda/runtime/launched.h"
+#include "cuda/runtime/test_asked_device.h"
 
 namespace quire::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // The floors of the benches as device code.
-#include "cuda/floors-inl.h"
+#include "cuda/kernels/floors-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"

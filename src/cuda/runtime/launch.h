@@ -2,11 +2,11 @@
 #ifndef QUIRE_CUDA_RUNTIME_LAUNCH_H_
 #define QUIRE_CUDA_RUNTIME_LAUNCH_H_
 
-#include "cuda/attend.h"
-#include "cuda/blocks.h"
-#include "cuda/floors.h"
-#include "cuda/mma_attend.h"
-#include "cuda/model.h"
+#include "cuda/kernels/attend.h"
+#include "cuda/kernels/blocks.h"
+#include "cuda/kernels/floors.h"
+#include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/model.h"
 
 struct CUstream_st;
 

@@ -1,7 +1,7 @@
 // The attention kernels of the class mma16 as device code: of blocks that fold and of those that
 // leave states, each for every way in which K and V come. With codes their codec is asked for as
 // they go.
-#include "cuda/mma_splits-inl.h"
+#include "cuda/kernels/mma_splits-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"

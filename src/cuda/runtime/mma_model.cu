@@ -1,5 +1,5 @@
 // The products of a model's pass in matrix instructions, as device code.
-#include "cuda/mma_product-inl.h"
+#include "cuda/kernels/mma_product-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"

@@ -1,5 +1,5 @@
 // The kernels of a model's pass as device code.
-#include "cuda/model-inl.h"
+#include "cuda/kernels/model-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"

@@ -1,8 +1,8 @@
-// Tensor maps of CUDA: how bulk copies read arrays (cuda/bulk.h).
+// Tensor maps of CUDA: how bulk copies read arrays (cuda/kernels/bulk.h).
 #ifndef QUIRE_CUDA_RUNTIME_TENSOR_MAPS_H_
 #define QUIRE_CUDA_RUNTIME_TENSOR_MAPS_H_
 
-#include "cuda/bulk.h"
+#include "cuda/kernels/bulk.h"
 #include "quire/error.h"
 
 namespace quire::cuda {

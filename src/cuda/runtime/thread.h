@@ -1,11 +1,11 @@
-// A thread of a CUDA device, as cuda/simt.h has it. For .cu files only.
+// A thread of a CUDA device, as cuda/kernels/simt.h has it. For .cu files only.
 #ifndef QUIRE_CUDA_RUNTIME_THREAD_H_
 #define QUIRE_CUDA_RUNTIME_THREAD_H_
 
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/bulk.h"
+#include "cuda/kernels/bulk.h"
 
 namespace quire::cuda {
 

@@ -1,0 +1,388 @@
+#include "cache/below/loading.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/bits.h"
+#include "base/canary.h"
+#include "base/hash.h"
+#include "base/sync_point.h"
+#include "cache/below/write_back.h"
+#include "cache/verbs/evict.h"
+#include "cache/verbs/leases.h"
+#include "cache/verbs/quarantine.h"
+#include "cache/verbs/tenants.h"
+
+namespace quire::cache {
+
+namespace {
+
+// A form of a block came from the store, which need not be given it again if it has it for good.
+void NoteLoaded(State& state, BlockId block, bool twins, bool is_durable) {
+  state.directory.touched().Count(1);
+  state.directory.SetLoaded(block);
+  if (!is_durable && !Planted(Canary::kTrustWarm)) return;
+  state.directory.write_behind().SetBelow(block, twins, Below::kDurable);
+  state.directory.write_behind().Unqueue(block);
+}
+
+// Whoever it is loaded for was erased after its plan was made.
+bool WasErased(const LoadJob& job) {
+  return job.loading.cache().transfers()->EpochOf(job.publisher) !=
+         PlanState::Of(*job.plan).location.below_epoch;
+}
+
+}  // namespace
+
+tier::RecordIdentity LoadJob::RecordAt(size_t i) const {
+  const PlanState& state = PlanState::Of(*plan);
+  const uint64_t index = state.path.size() + i;
+  const uint32_t block_tokens = loading.cache().block_tokens();
+  return {
+      .key = state.load.keys[i],
+      .parent = i == 0 ? state.load.parent_key : state.load.keys[i - 1],
+      .publisher = publisher,
+      .erase_epoch = state.location.below_epoch,
+      .block_index = index,
+      .tokens = std::span<const TokenId>(state.prompt).subspan(index * block_tokens, block_tokens)};
+}
+
+bool LoadJob::Await(uint64_t timeout_us) const {
+  return left || loading.cache().transfers()->Await([&] { return left.load(); }, timeout_us);
+}
+
+uint64_t LoadJob::TokensBefore(size_t i) const {
+  return (PlanState::Of(*plan).path.size() + i) * loading.cache().block_tokens();
+}
+
+size_t LoadJob::EntriesIn(uint64_t tokens) const {
+  const PlanState& state = PlanState::Of(*plan);
+  const uint64_t blocks = tokens / loading.cache().block_tokens();
+  return std::min(blocks - std::min<uint64_t>(blocks, state.path.size()), state.load.keys.size());
+}
+
+Result<Ticket> Loading::Load(Plan plan, const LoadOptions& options) {
+  const PlanState& state = PlanState::Of(plan);
+  const LoadList& load = state.load;
+  auto job = std::make_shared<LoadJob>(*this, std::move(plan), options);
+  if (options.order == LoadOrder::kFromEnd && !loads_from_end()) {
+    return Fail(ErrorCode::kUnsupported,
+                "load: from the end, but layers have a window, or there are residual tokens");
+  }
+  job->begin_us = transfers_ != nullptr ? transfers_->NowMicros() : 0;
+  if (load.keys.empty()) {
+    job->end_us = job->begin_us;
+    job->done = true;
+    job->left = true;
+    return Ticket(std::move(job));
+  }
+  PerClass<uint64_t> counts{};
+  for (const PerClass<bool>& wanted : load.wanted) {
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c) counts[c] += wanted[c] ? 1 : 0;
+  }
+  auto taken = verbs_.holds.Allocate(state.location, counts, /*metadata_bytes=*/0);
+  if (!taken) {
+    taken.error().message = fmt::format("load: {} tokens: {}", load.tokens, taken.error().message);
+    return std::unexpected(std::move(taken).error());
+  }
+  job->slots.resize(load.keys.size());
+  job->crcs.resize(load.keys.size());
+  job->durable.resize(load.keys.size());
+  job->path.reserve(load.keys.size());
+  job->held.reserve(load.keys.size() * cache_.classes().count());
+  PerClass<size_t> next{};
+  for (size_t i = 0; i < load.keys.size(); ++i) {
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+      if (load.wanted[i][c]) job->slots[i][c] = taken->slots[c][next[c]++];
+    }
+  }
+  job->unread = load.keys.size();
+  job->publisher = PublisherOf(cache_, state.location.tenant);
+  if (options.timeout_us != 0) job->deadline_us = job->begin_us + options.timeout_us;
+  job->pending.resize(load.keys.size());
+  job->end = job->next = job->came = load.keys.size();
+  {
+    MutexLock lock(new_mutex_);
+    new_jobs_.push_back(job);
+  }
+  transfers_->Wake();
+  taken->slots.Disown();  // they are the job's
+  return Ticket(std::move(job));
+}
+
+// All layers see all of a prompt, and nothing but whole blocks.
+bool Loading::loads_from_end() const {
+  return cache_.classes().group_count() == 1 && !cache_.classes().reach(0).windowed() &&
+         cache_.classes().residual_blocks() == 0;
+}
+
+Plan Loading::FrontOf(const LoadJob& job, uint64_t tokens) {
+  const PlanState& all = PlanState::Of(*job.plan);
+  auto front = std::make_unique<PlanState>();
+  front->location = all.location;
+  front->resident = all.resident;
+  front->prompt_tokens = std::clamp(tokens, all.resident + 1, all.prompt_tokens);
+  front->resident_tokens = all.resident_tokens;
+  front->path = all.path;
+  front->slots = all.slots;
+  front->missing.push_back(
+      {.reason = MissReason::kNotLoaded, .tokens = front->prompt_tokens - front->resident});
+  front->lease = verbs_.holds.Share(all.lease);
+  return PlanState::Wrap(std::move(front));
+}
+
+bool Loading::AdoptComputed(LoadJob& job, size_t count) {
+  if (count == 0) return true;
+  const PlanState& plan = PlanState::Of(*job.plan);
+  const uint64_t blocks = plan.path.size() + count;
+  const auto prompt =
+      std::span<const TokenId>(plan.prompt).first(blocks * cache_.block_tokens() + 1);
+  FoundPath path = search_.FindPath(prompt, plan.location);
+  CutToHit(cache_.classes(), prompt.size(), path);
+  if (path.blocks.size() < blocks) return false;
+  // Once they are held nothing may fail.
+  job.path.assign(path.blocks.begin() + static_cast<ptrdiff_t>(plan.path.size()),
+                  path.blocks.end());
+  job.path.reserve(plan.load.keys.size());
+  job.held.reserve((blocks + plan.load.keys.size()) * cache_.classes().count());
+  return search_.LeasePath(path, job.held);
+}
+
+size_t Loading::AttachLoaded(LoadJob& job, size_t first, size_t count) {
+  // What was erased since is on its way nowhere.
+  if (WasErased(job) && !Planted(Canary::kAttachErased)) return 0;
+  const auto is_loaded = [&](size_t i) {
+    const auto groups = std::span(job.slots[i]).first(cache_.classes().group_count());
+    return std::ranges::any_of(groups, [](SlotId slot) { return !slot.is_none(); });
+  };
+  // A block of which nothing was loaded is held by nobody until it is leased, so it ends a run.
+  size_t attached = 0;
+  while (attached < count) {
+    size_t run = 1;
+    while (attached + run < count && is_loaded(first + attached + run - 1)) ++run;
+    const size_t done = AttachRun(job, first + attached, run);
+    attached += done;
+    if (done < run) break;
+  }
+  return attached;
+}
+
+size_t Loading::AttachRun(LoadJob& job, size_t first, size_t count) {
+  const PlanState& plan = PlanState::Of(*job.plan);
+  std::vector<NewBlock> blocks;
+  for (size_t i = first; i < first + count; ++i) {
+    NewBlock& block = blocks.emplace_back(NewBlock{.tokens = job.RecordAt(i).tokens});
+    for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
+      block.slots[group] = job.slots[i][group];
+    }
+    block.crcs = &job.crcs[i];
+  }
+  if (first > 0) {
+    blocks[0].parent = job.path.back();
+  } else if (!plan.path.empty()) {
+    blocks[0].parent = plan.path.back();
+  }
+  std::vector<Published> answers;
+  std::vector<SlotId> spare;
+  spare.reserve(count *
+                cache_.classes().group_count());  // once others know of them nothing may fail
+  // They have their checksums: no device is asked for anything.
+  QUIRE_CHECK(verbs_.publishing.Publish(plan.location, blocks, answers).has_value());
+  size_t attached = 0;
+  for (; attached < answers.size() && !answers[attached].block.is_none(); ++attached) {
+    const Published& answer = answers[attached];
+    job.path.push_back(answer.block);
+    for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
+      SlotId& own = job.slots[first + attached][group];
+      if (!own.is_none() && own != answer.slots[group]) spare.push_back(own);
+      own = SlotId::None();
+      if (!answer.slots[group].is_none()) job.held.push_back(answer.slots[group]);
+    }
+  }
+  cache_.ReleaseSlots(spare);
+  if (attached == 0) return 0;
+  const LoadList& load = plan.load;
+  cache_.With([&](State& state) {
+    const BlockId last = job.path.back();
+    const bool is_there = state.directory.contains(last) &&
+                          state.directory.at(last).key == load.keys[first + attached - 1];
+    if (is_there) {
+      AddLease(state, last);
+      if (!job.leased.is_none()) DropLease(state, job.leased);
+      job.leased = last;
+    } else {  // nothing of it was held
+      job.path.pop_back();
+      --attached;
+    }
+  });
+  // The lease keeps them all.
+  LockedState::ForPieces(attached, [&](size_t begin, size_t end) {
+    cache_.With([&](State& state) {
+      for (size_t i = first + begin; i < first + end; ++i) {
+        const auto sealed = std::span(load.wanted[i]).first(cache_.classes().group_count());
+        if (std::ranges::none_of(sealed, [](bool wanted) { return wanted; })) continue;
+        NoteLoaded(state, job.path[i], /*twins=*/false, job.durable[i].sealed);
+        Offer(state, job.path[i]);  // it, or its twins, may have to be written still
+        ++state.counters.loaded_total;
+      }
+    });
+  });
+  return attached;
+}
+
+void Loading::AttachTwins(LoadJob& job) {
+  const uint32_t groups = cache_.classes().group_count();
+  const PlanState& plan = PlanState::Of(*job.plan);
+  const uint64_t hit = plan.load.blocks;
+  const uint64_t count = std::min<uint64_t>(hit, cache_.classes().residual_blocks());
+  if (count == 0 || WasErased(job)) return;
+  std::vector<BlockId> blocks;
+  PerGroup<std::vector<SlotId>> slots;
+  for (uint64_t i = hit - count; i < hit; ++i) {
+    const bool is_loaded = i >= plan.path.size();
+    blocks.push_back(is_loaded ? job.path[i - plan.path.size()] : plan.path[i]);
+    for (uint32_t group = 0; group < groups; ++group) {
+      slots[group].push_back(is_loaded ? job.slots[i - plan.path.size()][groups + group]
+                                       : SlotId::None());
+    }
+  }
+  // Where a resident one went meanwhile there is nothing to add in its place.
+  bool all = true;
+  LockedState::ForPieces(blocks.size(), [&](size_t begin, size_t end) {
+    if (!all) return;
+    cache_.With([&](State& state) {
+      for (size_t i = begin; i < end; ++i) {
+        state.directory.touched().Count(1);
+        for (uint32_t group = 0; group < groups; ++group) {
+          const bool there = !state.directory.at(blocks[i]).slots[groups + group].is_none();
+          all = all && (there || !slots[group][i].is_none());
+        }
+      }
+    });
+  });
+  if (!all) return;
+  verbs_.publishing.KeepTwins(plan.location, blocks, slots);
+  LockedState::ForPieces(blocks.size(), [&](size_t begin, size_t end) {
+    cache_.With([&](State& state) {
+      for (size_t i = begin; i < end; ++i) {
+        const SlotId slot = slots[0][i];
+        if (slot.is_none() || state.directory.InSlot(slot) != blocks[i]) continue;
+        const size_t entry = hit - count + i - plan.path.size();
+        NoteLoaded(state, blocks[i], /*twins=*/true, job.durable[entry].twins);
+        Offer(state, blocks[i]);
+      }
+    });
+  });
+}
+
+// What an erasure overtook may have been written by another member of the domain than the one whose
+// slots these are: that they are given back does not zero them.
+void Loading::Release(const LoadJob& job, std::span<const SlotId> slots) {
+  cache_.ReleaseSlots(slots);
+  if (slots.empty() || !WasErased(job) || Planted(Canary::kKeepLoaded)) return;
+  for (const SlotId slot : slots) cache_.slots().ZeroIfFree(slot);
+  static_cast<void>(cache_.slots().ops().Synchronize());
+}
+
+void Loading::Drop(LoadJob& job) {
+  std::vector<SlotId> read;
+  for (const PerClass<SlotId>& slots : job.slots) {
+    for (const SlotId slot : slots) {
+      if (!slot.is_none() && !Planted(Canary::kLeakSlots)) read.push_back(slot);
+    }
+  }
+  if (Planted(Canary::kReleaseTwice)) cache_.ReleaseSlots(read);
+  job.slots.clear();
+  cache_.ReleaseSlots(std::exchange(job.held, {}));
+  Release(job, read);
+  const BlockId leased = std::exchange(job.leased, BlockId::None());
+  if (!leased.is_none()) cache_.With([&](State& state) { DropLease(state, leased); });
+  job.plan.reset();
+}
+
+// What came is held by the job until the new plan holds it.
+Plan Loading::Take(LoadJob& job) {
+  if (PlanState::Of(*job.plan).load.keys.empty()) return *std::exchange(job.plan, std::nullopt);
+  PlanState& before = PlanState::Of(*job.plan);
+  auto plan = std::make_unique<PlanState>();
+  plan->location = before.location;
+  plan->prompt_tokens = before.prompt_tokens;
+  LoadList failed;
+  failed.blocks = before.load.blocks;
+  failed.keys = before.load.keys;
+  const auto filled = admission_.FillPlan(
+      *plan, before.prompt, {.looks_below = false, .failed = &failed, .failure = job.failure});
+  QUIRE_CHECK(filled.has_value());  // it asks for no room
+  admission_.Count(before, -1);
+  // What the ticket's holder computed meanwhile was found by nobody.
+  const uint64_t came = plan->resident - std::min(plan->resident, before.resident);
+  admission_.Count(*plan, +1, std::min(came, job.computed * cache_.block_tokens()));
+  // Nobody used the first plan: the new one is it.
+  before.lease.Release();
+  Drop(job);
+  return PlanState::Wrap(std::move(plan));
+}
+
+}  // namespace quire::cache
+
+namespace quire {
+
+Ticket::Ticket(std::shared_ptr<cache::LoadJob> job) : job_(std::move(job)) {}
+Ticket::Ticket(Ticket&&) noexcept = default;
+Ticket& Ticket::operator=(Ticket&& other) noexcept {
+  if (this != &other) {
+    Drop();
+    job_ = std::move(other.job_);
+  }
+  return *this;
+}
+Ticket::~Ticket() { Drop(); }
+
+void Ticket::Drop() {
+  if (job_ == nullptr) return;
+  Cancel();
+  job_->Await(UINT64_MAX);
+  job_->loading.Drop(*job_);
+  job_ = nullptr;
+}
+
+bool Ticket::IsDone() const { return job_->done; }
+
+LoadProgress Ticket::progress() const {
+  const cache::LoadList& load = cache::PlanState::Of(*job_->plan).load;
+  const uint64_t end_us =
+      job_->done ? job_->end_us.load() : job_->loading.cache().transfers()->NowMicros();
+  return {.blocks = load.keys.size(),
+          .blocks_ready = job_->blocks_ready,
+          .bytes = load.bytes,
+          .meet_tokens = job_->TokensBefore(job_->unread),
+          .elapsed_us = end_us - job_->begin_us};
+}
+
+Plan Ticket::Front(uint64_t tokens) const { return job_->loading.FrontOf(*job_, tokens); }
+
+void Ticket::Meet(uint64_t tokens) {
+  const uint64_t computed = job_->EntriesIn(tokens);
+  if (computed <= job_->computed) return;
+  job_->computed = computed;
+  if (!job_->done) job_->loading.cache().transfers()->Wake();
+}
+
+bool Ticket::WaitFor(uint64_t timeout_us) const { return job_->Await(timeout_us); }
+
+void Ticket::Cancel() {
+  job_->cancelled = true;
+  if (!job_->done) job_->loading.cache().transfers()->Wake();
+}
+
+Plan Ticket::Take() {
+  job_->Await(UINT64_MAX);
+  Plan plan = job_->loading.Take(*job_);
+  job_ = nullptr;
+  return plan;
+}
+
+}  // namespace quire

@@ -1,0 +1,417 @@
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/canary.h"
+#include "base/log.h"
+#include "cache/below/loading.h"
+#include "tier/staging.h"
+
+namespace quire::cache {
+namespace {
+
+using tier::StoreCompletion;
+using tier::StoreOutcome;
+
+constexpr size_t kPublishBlocksMax = 32;  // at once: others wait for the cache's lock meanwhile
+
+MissReason ReasonOf(StoreOutcome outcome) {
+  const bool late = outcome == StoreOutcome::kDeadline || outcome == StoreOutcome::kCancelled;
+  return late ? MissReason::kLoadLate : MissReason::kLoadFailed;
+}
+
+bool AnyOf(const PerClass<SlotId>& slots, uint32_t begin, uint32_t end) {
+  return std::any_of(slots.begin() + begin, slots.begin() + end,
+                     [](SlotId slot) { return !slot.is_none(); });
+}
+
+bool IsReady(const LoadJob& job, size_t entry) {
+  return job.pending[entry] == 0 || Planted(Canary::kAttachEarly);
+}
+
+}  // namespace
+
+/// A load of one record of a job.
+struct LoadJob::Get {
+  explicit Get(LockedState& cache) : staging(cache.load_staging()), transfers(*cache.transfers()) {}
+  ~Get() {
+    if (chunk) staging->Give(*chunk);
+    if (loan.number != 0) transfers.Return(loan, /*damaged=*/false);
+  }
+  Get(const Get&) = delete;
+  Get& operator=(const Get&) = delete;
+
+  LoadJob* job = nullptr;
+  size_t entry = 0;
+  bool twins = false;
+  uint64_t read = 0;  // of the transfers
+  std::vector<std::span<std::byte>> out{};
+  std::vector<uint32_t> crcs{};  // of each
+  // Where the host cannot reach the slots, they are copied from a payload: in staging memory, or in
+  // the store's own.
+  tier::Staging* const staging;
+  std::optional<uint32_t> chunk{};  // of it
+  transfer::Transfers& transfers;
+  tier::Loan loan{};
+  std::vector<SlotSection> sections{};  // of one slot after the other
+  std::vector<uint32_t> arrived{};      // checksums of the sections as they are in the slots
+  std::unique_ptr<Fence> in_slots{};    // when all that is there
+};
+
+Loading::Loading(Search& search, Admission& admission, const SequenceVerbs& verbs)
+    : cache_(verbs.cache),
+      search_(search),
+      admission_(admission),
+      verbs_(verbs),
+      transfers_(verbs.cache.transfers()) {
+  if (transfers_ == nullptr) return;
+  ends_.emplace(*transfers_, /*wakes=*/true);
+  transfers_->Attach(*this);
+}
+
+Loading::~Loading() {
+  if (transfers_ != nullptr) transfers_->Detach(*this);
+}
+
+// If memory runs out, none.
+bool Loading::TakeNew() {
+  MutexLock lock(new_mutex_);
+  if (new_jobs_.empty()) return false;
+  ended_.reserve(jobs_.size() + new_jobs_.size());
+  jobs_.insert(jobs_.end(), new_jobs_.begin(), new_jobs_.end());
+  new_jobs_.clear();
+  return true;
+}
+
+transfer::Worker::Turned Loading::Turn() {
+  Turned turned;
+  std::vector<std::shared_ptr<LoadJob>> ended;
+  {
+    MutexLock lock(mutex_);
+    const bool began = TakeNew();
+    turned.worked = ends_->Run() || began;
+    turned.worked = Advance() || turned.worked;
+    turned.copies = !landing_.empty();
+    ended = ended_;
+    ended_.clear();  // its memory stays
+  }
+  for (const auto& job : ended) {
+    if (job->options.on_done) job->options.on_done();
+    // The ticket may end now, and the cache when this turn has.
+    transfers_->Notify([&] { job->left = true; });
+  }
+  return turned;
+}
+
+bool Loading::Advance() {
+  bool worked = Land();
+  for (const auto& each : jobs_) {
+    LoadJob& job = *each;
+    if (job.cancelled && job.attached < job.end) {
+      job.failure = MissReason::kLoadLate;
+      job.end = job.attached;
+      CancelGets(job);
+    }
+    if (job.meets) TakeComputed(job);
+    StartGets(job);
+    if (job.meets) MeetComputed(job);
+    worked = AttachReady(job) || worked;
+    StartGets(job);
+  }
+  for (size_t i = 0; i < jobs_.size();) {
+    LoadJob& job = *jobs_[i];
+    if (job.attached < job.end || job.gets > 0) {
+      ++i;
+      continue;
+    }
+    End(job);
+    ended_.push_back(std::move(jobs_[i]));
+    jobs_.erase(jobs_.begin() + static_cast<ptrdiff_t>(i));
+    worked = true;
+  }
+  return worked;
+}
+
+std::optional<size_t> Loading::NextToStart(LoadJob& job) {
+  if (job.meets) {
+    const bool any = job.next > job.front && job.next <= job.end;
+    if (!any || job.gets >= kLoadBlocksInFlight) return std::nullopt;
+    return --job.next;
+  }
+  if (job.started >= std::min(job.end, job.attached + kLoadBlocksInFlight)) return std::nullopt;
+  return job.started++;
+}
+
+void Loading::StartGets(LoadJob& job) {
+  const SlotClasses& classes = cache_.classes();
+  const tier::Staging* const staging = cache_.load_staging();
+  constexpr uint32_t kChunksOfBlock = 2;  // its sealed form and its twins
+  while (staging == nullptr || staging->free_chunks() >= kChunksOfBlock) {
+    const auto entry = NextToStart(job);
+    if (!entry) return;
+    const PerClass<SlotId>& slots = job.slots[*entry];
+    for (const bool twins : {false, true}) {
+      const bool wanted = twins ? AnyOf(slots, classes.group_count(), classes.count())
+                                : AnyOf(slots, 0, classes.group_count());
+      if (!wanted || StartGet(job, *entry, twins)) continue;
+      NotComing(job, *entry, twins, MissReason::kLoadFailed);
+      break;
+    }
+  }
+}
+
+// All pieces that are wanted follow one another, so one request reads them. False: memory ran out,
+// and nothing of it is under way.
+bool Loading::StartGet(LoadJob& job, size_t entry, bool twins) {
+  try {
+    AskFor(job, entry, twins);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  ++job.pending[entry];
+  ++job.gets;
+  ++gets_;
+  return true;
+}
+
+void Loading::AskFor(LoadJob& job, size_t entry, bool twins) {
+  const RecordShapes& shapes = cache_.shapes();
+  auto get = std::make_shared<Get>(cache_);
+  get->job = &job;
+  get->entry = entry;
+  get->twins = twins;
+  const PerClass<SlotId>& slots = job.slots[entry];
+  const auto is_wanted = [&](uint32_t c) {
+    return !slots[c].is_none() && cache_.classes().is_sealed(c) != twins;
+  };
+  bool reachable = true;
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+    if (is_wanted(c)) reachable = reachable && !cache_.slots().HostBytes(slots[c]).empty();
+  }
+  std::span<std::byte> payload;
+  if (!reachable) {
+    get->chunk = get->staging->Take();
+    payload = (*get->staging)[*get->chunk];
+  }
+  tier::LoadRequest request = {.identity = shapes.IdentityOf(job.RecordAt(entry), twins),
+                               .layout = &shapes.record(twins)};
+  const tier::RecordLayout& layout = *request.layout;
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+    if (!is_wanted(c)) continue;
+    const auto [first, count] = shapes.sections(c);
+    if (request.section_count == 0) request.section_first = first;
+    request.section_count += count;
+    if (reachable) {
+      shapes.Cut(c, cache_.slots().HostBytes(slots[c]), get->out);
+      continue;
+    }
+    for (uint32_t i = first; i < first + count; ++i) {
+      get->out.push_back(payload.subspan(layout.offset(i), layout.sections()[i].bytes));
+    }
+  }
+  get->crcs.resize(get->out.size());
+  request.out = get->out;
+  request.crcs = get->crcs;
+  if (!reachable) {
+    request.loan = &get->loan;
+    get->arrived.resize(get->out.size());
+    get->sections.reserve(get->out.size());
+  }
+  landing_.reserve(gets_ + 1);
+  job.reading.push_back(get);
+  try {
+    get->read = transfers_->Read(request, job.deadline_us, *ends_,
+                                 [this, get](const StoreCompletion& ended)
+                                     QUIRE_REQUIRES(mutex_) { EndGet(get, ended); });
+  } catch (const std::bad_alloc&) {
+    job.reading.pop_back();
+    throw;
+  }
+}
+
+void Loading::EndGet(const std::shared_ptr<Get>& get, const StoreCompletion& ended) {
+  if (Planted(Canary::kForgetLate) && get->job == nullptr) {
+    --gets_;
+    return;
+  }
+  std::erase(get->job->reading, get);
+  const bool came = ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed);
+  if (came && get->entry >= get->job->front) {
+    ++cache_.store()->loaded;
+    LoadJob::Durable& durable = get->job->durable[get->entry];
+    (get->twins ? durable.twins : durable.sealed) = ended.is_durable;
+    get->in_slots = TakeIn(*get);
+    if (get->in_slots != nullptr) return landing_.push_back(get);
+    if (get->chunk) return EndLanding(*get);
+  }
+  LoadJob& job = *get->job;
+  --gets_;
+  --job.gets;
+  --job.pending[get->entry];
+  if (get->entry < job.front) return GiveBack(job, get->entry);
+  if (!came) NotComing(job, get->entry, get->twins, ReasonOf(ended.outcome));
+}
+
+// What was read counts as what the store compared, or is compared when it is in its slots: its
+// checksums go with the bytes. Returns when they are there; null: they are.
+std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
+  LoadJob& job = *get.job;
+  std::byte* payload = nullptr;
+  if (get.chunk) payload = (*get.staging)[*get.chunk].data();
+  if (get.loan.number != 0) payload = const_cast<std::byte*>(get.loan.payload.data());
+  uint32_t done = 0;
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+    const SlotId slot = job.slots[get.entry][c];
+    if (slot.is_none() || cache_.classes().is_sealed(c) == get.twins) continue;
+    const uint32_t count = cache_.shapes().sections(c).count;
+    job.crcs[get.entry][c] = cache_.shapes().Join(c, std::span(get.crcs).subspan(done, count));
+    if (payload != nullptr) {
+      get.sections.clear();
+      cache_.shapes().CutPayload(c, payload, std::span(get.arrived).subspan(done, count),
+                                 get.sections);
+      cache_.slots().CopyIn(get.sections, slot);
+    }
+    done += count;
+  }
+  return payload != nullptr ? cache_.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
+}
+
+// Copies take place one after the other, so the first one that is not done holds up the others.
+bool Loading::Land() {
+  size_t landed = 0;
+  for (; landed < landing_.size() && landing_[landed]->in_slots->IsDone(); ++landed) {
+    EndLanding(*landing_[landed]);
+  }
+  landing_.erase(landing_.begin(), landing_.begin() + static_cast<ptrdiff_t>(landed));
+  return landed > 0;
+}
+
+// A record that was lent, and does not have its checksums, is the store's to forget. Whether it has
+// another copy is told by asking once more.
+void Loading::EndLanding(Get& get) {
+  LoadJob& job = *get.job;
+  const Result<void> landed = cache_.slots().ops().outcome();
+  --gets_;
+  --job.gets;
+  --job.pending[get.entry];
+  if (!landed && !job.device_failed) {
+    job.device_failed = true;
+    LogWarn("load: {}; what did not come is computed", landed.error().message);
+  }
+  if (get.entry < job.front) return GiveBack(job, get.entry);
+  const bool same = get.arrived == get.crcs || Planted(Canary::kTrustArrived);
+  const bool intact = landed && same;
+  if (intact || get.entry >= job.end) return;
+  if (landed && get.loan.number != 0) {
+    transfers_->Return(std::exchange(get.loan, {}), /*damaged=*/true);
+    get.staging->Give(*std::exchange(get.chunk, std::nullopt));  // it is taken again
+    --cache_.store()->loaded;
+    if (StartGet(job, get.entry, get.twins)) return;
+  }
+  NotComing(job, get.entry, get.twins, MissReason::kLoadFailed);
+}
+
+bool Loading::AwaitCopies() {
+  MutexLock lock(mutex_);
+  if (landing_.empty()) return false;
+  landing_.front()->in_slots->Wait();
+  return true;
+}
+
+void Loading::NotComing(LoadJob& job, size_t entry, bool twins, MissReason reason) {
+  ++cache_.store()->loads_failed;
+  if (entry >= job.end) return;  // it is not wanted any more
+  if (twins) {
+    job.twins_failed = true;
+    return;
+  }
+  job.failure = reason;
+  job.end = entry;
+  CancelGets(job);
+}
+
+// What comes after the end, or was computed, is of no use any more.
+void Loading::CancelGets(LoadJob& job) {
+  for (const auto& get : job.reading) {
+    if (get->job == nullptr || job.IsWanted(get->entry)) continue;
+    if (Planted(Canary::kForgetLate)) {
+      --job.gets;
+      get->job = nullptr;
+      continue;
+    }
+    transfers_->Cancel(get->read);
+  }
+}
+
+// How far the caller has computed by now: what lies before that is not read any more.
+void Loading::TakeComputed(LoadJob& job) {
+  const size_t computed = job.computed;
+  if (computed <= job.front) return;
+  const size_t before = std::exchange(job.front, computed);
+  CancelGets(job);
+  for (size_t entry = before; entry < computed; ++entry) {
+    if (job.pending[entry] == 0) GiveBack(job, entry);
+  }
+}
+
+void Loading::GiveBack(LoadJob& job, size_t entry) {
+  PerClass<SlotId>& slots = job.slots[entry];
+  PerClass<SlotId> given = slots;
+  const auto end =
+      std::remove_if(given.begin(), given.end(), [](SlotId slot) { return slot.is_none(); });
+  slots.fill(SlotId::None());
+  Release(job, {given.begin(), end});
+}
+
+// When all has come that was not computed, what was computed is what it is attached to.
+void Loading::MeetComputed(LoadJob& job) {
+  job.came = std::min(job.came, job.end);
+  while (job.came > std::max(job.next, job.front) && IsReady(job, job.came - 1)) {
+    --job.came;
+  }
+  job.unread = job.came;
+  job.blocks_ready = job.end - job.came;
+  if (job.came > job.front) return;
+  const size_t first = std::min(job.front, job.end);
+  if (first < job.end && !AdoptComputed(job, first)) {
+    job.end = job.attached;  // it is held no more, or may not be published
+    return;
+  }
+  job.meets = false;
+  job.attached = first;
+  job.started = job.end;
+}
+
+bool Loading::AttachReady(LoadJob& job) {
+  if (job.meets) return false;
+  bool worked = false;
+  while (job.attached < job.end) {
+    size_t ready = job.attached;
+    while (ready < std::min(job.end, job.started) && IsReady(job, ready) &&
+           ready < job.attached + kPublishBlocksMax) {
+      ++ready;
+    }
+    if (ready == job.attached) return worked;
+    const size_t count = ready - job.attached;
+    const size_t attached = AttachLoaded(job, job.attached, count);
+    job.attached += attached;
+    job.blocks_ready = job.attached - job.front;
+    worked = true;
+    if (attached == count) continue;
+    job.end = job.attached;  // it may not be published any more
+    CancelGets(job);
+  }
+  return worked;
+}
+
+void Loading::End(LoadJob& job) {
+  if (!job.twins_failed && job.end == job.slots.size()) AttachTwins(job);
+  if (job.twins_failed && job.failure == MissReason::kNeverSeen) {
+    job.failure = MissReason::kLoadFailed;
+  }
+  job.end_us = transfers_->NowMicros();
+  job.done = true;
+}
+
+}  // namespace quire::cache

@@ -1,0 +1,221 @@
+// Sequences that stream: they begin with what the store has, and take room for the last tokens
+// alone.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/bits.h"
+#include "cache/below/record_reads.h"
+#include "cache/below/sequence_stream.h"
+#include "cache/verbs/admit.h"
+
+namespace quire::cache {
+namespace {
+
+constexpr size_t kReadsAtOnce = 64;
+// Each begins before what did not come to the one before; after these it begins with nothing.
+constexpr int kAttempts = 4;
+
+/// A sealed form of a block that has to be in memory, and where.
+struct Resident {
+  uint64_t block = 0;
+  uint32_t group = 0;
+  SlotId slot{};
+};
+
+/// What a query after the first `blocks` blocks has to have in memory, in the last slots of each
+/// class.
+std::vector<Resident> ResidentOf(const SlotClasses& classes, uint64_t blocks,
+                                 const OwnedSlots& slots) {
+  std::vector<Resident> resident;
+  for (uint32_t group = 0; group < classes.group_count(); ++group) {
+    size_t next = slots[group].size();
+    for (uint64_t block = blocks; block > 0; --block) {
+      if (!classes.IsNeeded(group, block - 1, blocks * classes.block_tokens())) continue;
+      resident.push_back({.block = block - 1, .group = group, .slot = slots[group][--next]});
+    }
+  }
+  std::ranges::sort(resident, {},
+                    [](const Resident& each) { return std::pair(each.block, each.group); });
+  return resident;
+}
+
+/// Reads them. The first block that did not come, if any.
+std::optional<uint64_t> ReadAll(const RecordChain& chain, std::span<const Resident> resident) {
+  LockedState& cache = chain.cache();
+  RecordReads reads(cache);
+  for (size_t begin = 0; begin < resident.size(); begin += kReadsAtOnce) {
+    const auto some = resident.subspan(begin, std::min(kReadsAtOnce, resident.size() - begin));
+    reads.Clear();
+    for (const Resident& each : some) {
+      reads.Add(chain, each.block,
+                {.slot = each.slot,
+                 .bytes = cache.classes().slot_bytes(each.group),
+                 .sections = cache.shapes().sections(each.group)});
+    }
+    reads.Begin();
+    const auto came = reads.Await(/*cancel=*/nullptr);
+    if (!came) return some.front().block;
+    if (*came) return some[(*came)->read].block;
+  }
+  return std::nullopt;
+}
+
+PerClass<uint64_t> CountsOf(std::span<const Resident> resident) {
+  PerClass<uint64_t> counts{};
+  for (const Resident& each : resident) ++counts[each.group];
+  return counts;
+}
+
+}  // namespace
+
+uint64_t Admission::StreamedBytes(const StreamNeeds& needs, uint64_t blocks,
+                                  const SequenceOptions& options) const {
+  const SlotClasses classes = cache_.classes().WithResident(options.resident_tokens);
+  PerClass<uint64_t> counts = classes.OwnSlots(/*shared=*/0, blocks, options.step_tokens);
+  counts[needs.slot_class] += needs.ring_slots;
+  return CheckedAdd(classes.Charge(counts), StreamedMetadata(needs, blocks)).value_or(UINT64_MAX);
+}
+
+// Of the sequence, its list, its keys and tokens, and what reading takes.
+uint64_t Admission::StreamedMetadata(const StreamNeeds& needs, uint64_t blocks) const {
+  const BlockList list(cache_.classes().count(), cache_.block_tokens(), /*keeps_tokens=*/false);
+  const uint64_t per_block = list.block_bytes() + RecordChain::BlockBytes(cache_.block_tokens());
+  return SequenceImpl::FixedBytes(cache_) + needs.metadata_bytes + blocks * per_block;
+}
+
+Result<void> Admission::CheckStreamFits(const PublishLocation& location, const StreamNeeds& needs,
+                                        uint64_t tokens, const SequenceOptions& options) {
+  const uint64_t blocks = DivUp(tokens, uint64_t{cache_.block_tokens()});
+  const uint64_t bytes = StreamedBytes(needs, blocks, options);
+  const uint64_t most = cache_.With([&](State& state) {
+    const Charges& charges = state.accounts.charges();
+    const uint64_t bytes_max =
+        std::min(charges.ledger().limit_bytes(), charges.account(location.tenant).quota_bytes());
+    if (bytes > bytes_max) {
+      ++state.counters.refused_total;
+      ++state.accounts.counters(location.tenant).refused_total;
+    }
+    return bytes_max;
+  });
+  if (bytes > most) {
+    return Fail(ErrorCode::kTooLarge,
+                fmt::format("open: can never fit: to stream {} tokens with {} resident and steps "
+                            "of {} takes {} bytes ({} of these for lane states), and there are {}; "
+                            "lower resident_tokens or step_tokens, or raise hot_bytes",
+                            tokens, options.resident_tokens, options.step_tokens, bytes,
+                            needs.state_bytes, most));
+  }
+  // The store recycles what was used longest ago, and others write too.
+  const uint64_t stored = blocks * cache_.shapes().sealed().record_bytes();
+  const auto [quota, ttl_us] = cache_.Look([&](const State& state) {
+    const TenantOptions& account = state.accounts.tenants().options(state.account_of(location));
+    return std::pair(account.store_quota_bytes, account.ttl_us);
+  });
+  if (ttl_us != 0) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: resident_tokens: what a tenant with a ttl computes is kept in memory alone; "
+                "use a tenant without one");
+  }
+  const uint64_t cap = cache_.transfers()->stats().bytes_cap;
+  const uint64_t holds = std::min(cap, quota == 0 ? UINT64_MAX : quota) / 4 * 3;
+  if (stored <= holds) return {};
+  return Fail(ErrorCode::kTooLarge,
+              fmt::format("open: to stream {} tokens takes {} bytes of the store, and three "
+                          "quarters of its {} are {}; raise its cap (or the tenant's quota there) "
+                          "to {}",
+                          tokens, stored, quota == 0 || cap < quota ? cap : quota, holds,
+                          stored / 3 * 4 + 4));
+}
+
+// What the store has of a plan's prompt from the front on, in memory or not.
+RecordChain Admission::ChainOf(const PlanState& plan) {
+  RecordChain chain(cache_, plan.location);
+  if (plan.load.blocks > plan.path.size()) {
+    chain.Add(std::span<const TokenId>(plan.prompt)
+                  .first(plan.load.blocks * uint64_t{cache_.block_tokens()}));
+  } else {
+    chain.Add(plan.resident_tokens);
+  }
+  uint64_t there = 0;
+  tier::Presence presence = tier::Presence::kPresent;
+  while (there < chain.blocks()) {
+    cache_.transfers()->Find({&chain.key(there), 1}, {&presence, 1});
+    if (presence != tier::Presence::kPresent) break;
+    ++there;
+  }
+  chain.Cut(there * cache_.block_tokens());
+  return chain;
+}
+
+Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
+                                                          const SequenceOptions& options) {
+  std::optional<Plan> plan(std::move(opened));
+  PlanState& state = PlanState::Of(*plan);
+  PublishLocation location = state.location;
+  location.may_evict = options.on_full != OnFull::kNoEvict;
+  const uint64_t prompt_tokens = state.prompt_tokens;
+  const bool asked = state.missing.front().reason != MissReason::kNotAsked;
+  const uint64_t most = std::max(options.reserve_tokens, prompt_tokens);
+  const uint64_t tokens = options.on_full == OnFull::kHalt ? prompt_tokens : most;
+  const uint64_t blocks = DivUp(tokens, uint64_t{cache_.block_tokens()});
+  QUIRE_ASSIGN(const StreamNeeds needs, StreamNeedsOf(cache_, options));
+  QUIRE_TRY(CheckStreamFits(location, needs, most, options));
+  RecordChain chain = ChainOf(state);
+  plan.reset();  // it holds nothing of what is in memory already
+
+  auto classes =
+      std::make_unique<const SlotClasses>(cache_.classes().WithResident(options.resident_tokens));
+  PerClass<uint64_t> counts = classes->OwnSlots(/*shared=*/0, blocks, options.step_tokens);
+  counts[needs.slot_class] += needs.ring_slots;
+  auto taken = verbs_.holds.Allocate(location, counts, StreamedMetadata(needs, blocks));
+  if (!taken) {
+    taken.error().message = fmt::format("open: to stream {} tokens with {} resident: {}", tokens,
+                                        options.resident_tokens, taken.error().message);
+    return std::unexpected(std::move(taken).error());
+  }
+  OwnedSlots& own = taken->slots;
+  PerClass<uint64_t> ring{};
+  ring[needs.slot_class] = needs.ring_slots;
+  OwnedSlots ring_slots = own.Take(ring);
+
+  std::vector<Resident> resident;
+  for (int attempt = 0;; ++attempt) {
+    if (attempt == kAttempts) chain.Cut(0);
+    resident = ResidentOf(*classes, chain.blocks(), own);
+    const auto failed = ReadAll(chain, resident);
+    if (!failed) break;
+    chain.Cut(*failed * cache_.block_tokens());
+  }
+  BlockList list(cache_.classes().count(), cache_.block_tokens(), /*keeps_tokens=*/false);
+  list.Resize(chain.blocks());
+  std::vector<SlotId> held;
+  for (const Resident& each : resident) {
+    list.SetSlot(each.group, each.block, each.slot);
+    held.push_back(each.slot);
+  }
+  OwnedSlots in_list = own.Take(CountsOf(resident));
+  Lease lease = verbs_.holds.MakeLease(std::move(held));
+  in_list.Disown();
+  const uint64_t found = chain.blocks() * cache_.block_tokens();
+  QUIRE_ASSIGN(auto stream,
+               SequenceStream::Create(std::move(chain), needs, options, std::move(ring_slots),
+                                      taken->metadata.Split(needs.metadata_bytes)));
+  return std::make_unique<SequenceImpl>(verbs_,
+                                        SequenceImpl::Start{.location = std::move(location),
+                                                            .prompt_tokens = prompt_tokens,
+                                                            .tokens = found,
+                                                            .asked = asked,
+                                                            .blocks = std::move(list),
+                                                            .charge = std::move(taken->metadata),
+                                                            .lease = std::move(lease),
+                                                            .stream = std::move(stream),
+                                                            .classes = std::move(classes)},
+                                        std::move(own), blocks, cache_.options().tokens_max,
+                                        options);
+}
+
+}  // namespace quire::cache

@@ -1,0 +1,78 @@
+// Records that a sequence which streams waits for together.
+#ifndef QUIRE_CACHE_BELOW_RECORD_READS_H_
+#define QUIRE_CACHE_BELOW_RECORD_READS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/wiped_vector.h"
+#include "cache/below/record_chain.h"
+#include "transfer/transfers.h"
+
+namespace quire::cache {
+
+/// Reads sections of records into slots, of block-major arenas.
+///
+/// Threads:  one at a time
+/// Lifetime: the cache must outlive it; slots that are read into stay until all is done, cancelled
+///           or ended
+class RecordReads {
+ public:
+  /// Where the bytes of consecutive sections of a block go: [offset, offset + bytes) of a slot.
+  struct To {
+    SlotId slot{};
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+    SectionRange sections{};
+  };
+  struct Failed {
+    size_t read = 0;  // the first that did not come
+    tier::StoreOutcome outcome{};
+    tier::RecordMiss miss{};
+  };
+
+  explicit RecordReads(LockedState& cache) : cache_(cache), ends_(*cache.transfers()) {}
+  /// Takes the memory for so many reads at a time, of so many bytes together.
+  void Reserve(size_t reads, uint64_t bytes);
+
+  /// Those of before are not there any more; needs that they are done.
+  void Clear();
+  void Add(const RecordChain& chain, uint64_t block, const To& to);
+  /// Begins all that were added.
+  void Begin();
+  bool IsDone();
+  /// Returns when all have ended and are in their slots.
+  /// Errors: kCancelled `cancel` was set, which may be null; kIo a device failed
+  Result<std::optional<Failed>> Await(const std::atomic<bool>* cancel);
+  /// When it returns nothing is read any more.
+  void Cancel();
+
+ private:
+  struct Read {
+    To to{};
+    uint64_t block = 0;
+    WipedVector<TokenId> tokens{};
+    std::vector<std::span<std::byte>> out{};
+    uint64_t at = 0;  // in `host_`
+    tier::RecordIdentity identity{};
+    tier::StoreCompletion end{};
+  };
+
+  void BeginOne(Read& read, uint64_t deadline_us);
+  Result<void> CopyIn();
+
+  LockedState& cache_;
+  std::vector<Read> reads_;  // the first `count_`
+  size_t count_ = 0;
+  std::vector<std::byte> host_;  // where the host cannot reach slots
+  size_t left_ = 0;              // that have not ended
+  transfer::Ends ends_;
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_BELOW_RECORD_READS_H_

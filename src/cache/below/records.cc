@@ -1,0 +1,116 @@
+#include "cache/below/records.h"
+
+#include <utility>
+
+#include "base/hash.h"
+#include "codec/slot_layout.h"
+
+namespace quire::cache {
+namespace {
+
+/// Appends the sections of one group in one form.
+SectionRange AddSections(const codec::SlotLayout& layout, uint32_t group, ArenaLayout arena,
+                         std::vector<tier::SectionSpec>& sections) {
+  const auto first = static_cast<uint32_t>(sections.size());
+  const auto revision = static_cast<uint16_t>(arena);
+  struct Piece {
+    uint32_t layer;
+    uint16_t stream;
+    const StreamLayout* layout;
+  };
+  std::vector<Piece> pieces;
+  for (uint32_t layer = 0; layer < layout.layer_count(); ++layer) {
+    if (layout.group_of(layer) != group) continue;
+    pieces.push_back({layer, 0, &layout.key(layer)});
+    if (&layout.value(layer) != &layout.key(layer)) {
+      pieces.push_back({layer, 1, &layout.value(layer)});
+    }
+  }
+  const auto group_of = [&](uint32_t layer) {
+    const auto& groups = layout.geometry().groups;
+    return static_cast<uint16_t>(&layout.geometry_group(layer) - groups.data());
+  };
+  if (arena != ArenaLayout::kBlockMajor) {
+    sections.push_back({.group = group_of(pieces.front().layer),
+                        .encoding = static_cast<uint16_t>(pieces.front().layout->codec),
+                        .layout_revision = revision,
+                        .layer_first = pieces.front().layer,
+                        .layer_count = static_cast<uint32_t>(pieces.size()),
+                        .head_count = pieces.front().layout->heads,
+                        .bytes = layout.slot_bytes(group)});
+    return {first, 1};
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const uint64_t end_bytes =
+        i + 1 < pieces.size() ? pieces[i + 1].layout->offset_bytes : layout.slot_bytes(group);
+    sections.push_back({.group = group_of(pieces[i].layer),
+                        .stream = pieces[i].stream,
+                        .encoding = static_cast<uint16_t>(pieces[i].layout->codec),
+                        .layout_revision = revision,
+                        .layer_first = pieces[i].layer,
+                        .layer_count = 1,
+                        .head_count = pieces[i].layout->heads,
+                        .bytes = end_bytes - pieces[i].layout->offset_bytes});
+  }
+  return {first, static_cast<uint32_t>(pieces.size())};
+}
+
+}  // namespace
+
+Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const CacheOptions& options) {
+  PerClass<SectionRange> ranges{};
+  const auto layout_of = [&](bool open) {
+    std::vector<tier::SectionSpec> sections;
+    for (uint32_t group = 0; group < classes.group_count(); ++group) {
+      const auto& slots = open ? classes.open_layout() : classes.layout();
+      const ArenaLayout arena = open ? ArenaLayout::kBlockMajor : options.layout;
+      ranges[open ? classes.OpenClassOf(group) : group] =
+          AddSections(slots, group, arena, sections);
+    }
+    auto layout = tier::RecordLayout::Create(classes.block_tokens(), std::move(sections));
+    if (!layout)
+      layout.error() = {ErrorCode::kUnsupported, "cache options: store: " + layout.error().message};
+    return layout;
+  };
+  QUIRE_ASSIGN(tier::RecordLayout sealed, layout_of(false));
+  RecordShapes shapes(std::move(sealed));
+  if (classes.count() > classes.group_count()) {
+    QUIRE_ASSIGN(shapes.twins_, layout_of(true));
+  }
+  shapes.profile_ = ProfileFingerprint(options.profile);
+  shapes.geometry_ = GeometryFingerprint(options.geometry);
+  shapes.group_count_ = classes.group_count();
+  shapes.ranges_ = ranges;
+  return shapes;
+}
+
+tier::RecordIdentity RecordShapes::IdentityOf(tier::RecordIdentity block, bool of_twins) const {
+  if (of_twins) {
+    block.parent = block.key;
+    block.key = TwinKey(block.key);
+  }
+  block.profile = profile_;
+  block.geometry = geometry_;
+  return block;
+}
+
+void RecordShapes::CutPayload(uint32_t slot_class, std::byte* payload, std::span<uint32_t> crcs,
+                              std::vector<SlotSection>& out) const {
+  const auto [first, count] = ranges_[slot_class];
+  const tier::RecordLayout& layout = record(slot_class >= group_count_);
+  for (uint32_t i = 0; i < count; ++i) {
+    out.push_back({.host = payload + layout.offset(first + i),
+                   .bytes = layout.sections()[first + i].bytes,
+                   .crc = &crcs[i]});
+  }
+}
+
+uint32_t RecordShapes::Join(uint32_t slot_class, std::span<const uint32_t> crcs) const {
+  const auto [first, count] = ranges_[slot_class];
+  const auto specs = record(slot_class >= group_count_).sections().subspan(first, count);
+  Crc32cJoiner joiner;
+  for (size_t i = 0; i < specs.size(); ++i) joiner.Add(crcs[i], specs[i].bytes);
+  return joiner.value();
+}
+
+}  // namespace quire::cache

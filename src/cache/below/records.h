@@ -1,0 +1,81 @@
+// How the blocks of one cache look as records: which bytes of a slot are which section.
+#ifndef QUIRE_CACHE_BELOW_RECORDS_H_
+#define QUIRE_CACHE_BELOW_RECORDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/state/slot_classes.h"
+#include "quire/block_ops.h"
+#include "quire/identity.h"
+#include "tier/record.h"
+
+namespace quire::cache {
+
+/// Fingerprints that records carry: each says by itself what the root key hashes together.
+Digest ProfileFingerprint(const NumericProfile& profile);
+Digest GeometryFingerprint(const Geometry& geometry);
+/// The key of a block's open forms, which are a record of their own.
+Digest TwinKey(const Digest& block_key);
+
+/// Consecutive sections of a record.
+struct SectionRange {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+/// The records of a cache: one of all sealed forms of a block, and where codecs encode one of its
+/// open forms. Block-major a section is one stream of one layer, so that layers can be checked
+/// alone; in other arenas it is all of a slot.
+///
+/// Threads: immutable
+class RecordShapes {
+ public:
+  /// Errors: kUnsupported a block has more layers or bytes than a record may hold
+  static Result<RecordShapes> Create(const SlotClasses& classes, const CacheOptions& options);
+
+  const Digest& profile() const { return profile_; }
+  const Digest& geometry() const { return geometry_; }
+  /// What a form of a block has to be; `block` says it of its sealed forms, but for the
+  /// fingerprints. It points to what that points to.
+  tier::RecordIdentity IdentityOf(tier::RecordIdentity block, bool of_twins) const;
+  const tier::RecordLayout& sealed() const { return sealed_; }
+  /// Needs codecs that encode.
+  const tier::RecordLayout& twins() const { return *twins_; }
+  const tier::RecordLayout& record(bool of_twins) const { return of_twins ? twins() : sealed(); }
+  /// In the record that a class belongs to.
+  SectionRange sections(uint32_t slot_class) const { return ranges_[slot_class]; }
+  /// Appends the sections of a slot. Shape: bytes [slot_bytes], pieces one after the other
+  template <typename Byte>
+  void Cut(uint32_t slot_class, std::span<Byte> bytes, std::vector<std::span<Byte>>& out) const {
+    const auto [first, count] = ranges_[slot_class];
+    uint64_t done = 0;
+    for (const tier::SectionSpec& section :
+         record(slot_class >= group_count_).sections().subspan(first, count)) {
+      out.push_back(bytes.subspan(done, section.bytes));
+      done += section.bytes;
+    }
+  }
+  /// Appends the sections of a slot as they lie in a payload. Their checksums go to `crcs`.
+  /// Shape: payload [payload_bytes], crcs [sections(slot_class).count]
+  void CutPayload(uint32_t slot_class, std::byte* payload, std::span<uint32_t> crcs,
+                  std::vector<SlotSection>& out) const;
+  /// The checksum of a slot from those of its sections. Shape: crcs [sections(slot_class).count]
+  uint32_t Join(uint32_t slot_class, std::span<const uint32_t> crcs) const;
+
+ private:
+  explicit RecordShapes(tier::RecordLayout sealed) : sealed_(std::move(sealed)) {}
+
+  Digest profile_{};
+  Digest geometry_{};
+  uint32_t group_count_ = 1;
+  tier::RecordLayout sealed_;
+  std::optional<tier::RecordLayout> twins_{};
+  PerClass<SectionRange> ranges_{};
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_BELOW_RECORDS_H_

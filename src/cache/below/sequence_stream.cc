@@ -1,0 +1,328 @@
+#include "cache/below/sequence_stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/bits.h"
+#include "base/canary.h"
+#include "transfer/transfers.h"
+
+namespace quire::cache {
+namespace {
+
+using tier::StoreOutcome;
+
+constexpr uint32_t kPlaces = 3;  // one is attended to, one is there, one is on its way
+// Of what stays in memory, what a piece is at most: larger ones cost fewer waits and more memory.
+constexpr uint64_t kResidentPerPiece = 8;
+constexpr uint64_t kSplitsPerPieceMax = 8;
+constexpr uint64_t kWriteTimeoutUs = 10'000'000;
+
+// What a read of a block takes: its request, tokens, and where its sections go.
+constexpr uint64_t kReadBytes = 1024;
+
+std::unexpected<Error> CannotStream(std::string_view why) {
+  return Fail(ErrorCode::kUnsupported, fmt::format("open: resident_tokens: {}", why));
+}
+
+// The layers with full attention, if there are any. At most one group has them.
+std::optional<uint32_t> FullGroup(const SlotClasses& classes) {
+  for (uint32_t group = 0; group < classes.group_count(); ++group) {
+    if (!classes.reach(group).windowed()) return group;
+  }
+  return std::nullopt;
+}
+
+ErrorCode CodeOf(StoreOutcome outcome) {
+  switch (outcome) {
+    case StoreOutcome::kMiss:
+    case StoreOutcome::kAbsent: return ErrorCode::kCorrupt;
+    case StoreOutcome::kErased: return ErrorCode::kNotFound;
+    case StoreOutcome::kDeadline: return ErrorCode::kDeadline;
+    case StoreOutcome::kCancelled: return ErrorCode::kCancelled;
+    default: return ErrorCode::kIo;
+  }
+}
+
+}  // namespace
+
+Result<StreamNeeds> StreamNeedsOf(const LockedState& cache, const SequenceOptions& options) {
+  const SlotClasses& classes = cache.classes();
+  if (cache.store() == nullptr) {
+    return CannotStream("the cache has no store to read from; give it one (CacheOptions::store)");
+  }
+  if (!options.publish || options.contiguous) {
+    return CannotStream(
+        "what is not published is not in the store; leave publish on, contiguous "
+        "off");
+  }
+  if (cache.options().layout != ArenaLayout::kBlockMajor) {
+    return CannotStream(fmt::format("layout {} has no sections by layer; use block_major",
+                                    ArenaLayoutName(cache.options().layout)));
+  }
+  if (classes.residual_blocks() > 0) {
+    return CannotStream("not with residual_tokens in the profile; use 0");
+  }
+  const auto group = FullGroup(classes);
+  if (!group) {
+    return CannotStream(
+        "every layer looks through a window, so memory does not grow with the "
+        "context; leave it at 0");
+  }
+  if (options.query_heads == 0 || options.step_tokens == 0) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("open: resident_tokens {} with query_heads {} and step_tokens {}: both "
+                            "are needed, for lane states",
+                            options.resident_tokens, options.query_heads, options.step_tokens));
+  }
+  const uint64_t splits = std::clamp<uint64_t>(
+      options.resident_tokens / kResidentPerPiece / kSplitTokens, 1, kSplitsPerPieceMax);
+  StreamNeeds needs{.slot_class = *group,
+                    .piece_blocks = splits * kSplitTokens / classes.block_tokens()};
+  needs.ring_slots = static_cast<uint32_t>(kPlaces * needs.piece_blocks);
+  const auto state_bytes = CheckedProduct(
+      uint64_t{options.step_tokens} * kLanes, uint64_t{options.query_heads},
+      (2 + uint64_t{cache.layout().value(cache.layout().group(*group).layers.front()).dim}) *
+          sizeof(float));
+  needs.state_bytes = state_bytes.value_or(std::numeric_limits<uint64_t>::max() / 2);
+  if (!cache.slots().memory().host_accessible()) {
+    needs.host_bytes = needs.ring_slots * classes.slot_bytes(*group);
+  }
+  needs.metadata_bytes = sizeof(SequenceStream) + sizeof(SlotClasses) +
+                         needs.ring_slots * kReadBytes + needs.state_bytes + needs.host_bytes;
+  return needs;
+}
+
+Result<std::unique_ptr<SequenceStream>> SequenceStream::Create(RecordChain chain,
+                                                               const StreamNeeds& needs,
+                                                               const SequenceOptions& options,
+                                                               OwnedSlots ring,
+                                                               MetadataCharge charge) {
+  QUIRE_ASSIGN(auto states,
+               Reservation::CreateCommitted(chain.cache().slots().memory(), needs.state_bytes));
+  return std::unique_ptr<SequenceStream>(new SequenceStream(
+      std::move(chain), needs, options, std::move(ring), std::move(charge), std::move(states)));
+}
+
+SequenceStream::SequenceStream(RecordChain chain, const StreamNeeds& needs,
+                               const SequenceOptions& options, OwnedSlots ring,
+                               MetadataCharge charge, Reservation states)
+    : needs_(needs),
+      rows_max_(static_cast<uint32_t>(options.step_tokens)),
+      query_heads_(options.query_heads),
+      value_dim_(chain.cache()
+                     .layout()
+                     .value(chain.cache().layout().group(needs.slot_class).layers[0])
+                     .dim),
+      chain_(std::move(chain)),
+      ring_(std::move(ring)),
+      charge_(std::move(charge)),
+      states_(std::move(states)),
+      writes_(chain_, chain_.blocks()) {
+  LockedState& cache = chain_.cache();
+  const auto [first, count] = cache.shapes().sections(needs.slot_class);
+  const auto specs = cache.shapes().sealed().sections().subspan(first, count);
+  regions_.resize(cache.layout().layer_count());
+  std::vector<uint32_t> layers;
+  uint64_t offset = 0;
+  uint64_t region_max = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    Region& region = regions_[specs[i].layer_first];
+    if (region.bytes == 0) {
+      region.offset = offset;
+      region.sections.first = first + i;
+      layers.push_back(specs[i].layer_first);
+    }
+    region.bytes += specs[i].bytes;
+    ++region.sections.count;
+    offset += specs[i].bytes;
+    region_max = std::max(region_max, region.bytes);
+  }
+  for (uint32_t i = 0; i < kPlaces; ++i) {
+    places_.emplace_back(cache).reads.Reserve(needs.piece_blocks, needs.piece_blocks * region_max);
+  }
+  ahead_.emplace(static_cast<PieceSource&>(*this), kPlaces, std::move(layers), needs.piece_blocks);
+}
+
+SequenceStream::~SequenceStream() {
+  ahead_.reset();
+  CountRead();
+}
+
+uint64_t SequenceStream::AwaitDurable(uint64_t blocks) {
+  if (Planted(Canary::kCutEarly)) return std::min(blocks, writes_.begun());
+  is_stuck_ = !writes_.Await(blocks, is_stuck_ ? 0 : kWriteTimeoutUs);
+  return std::min(blocks, writes_.durable());
+}
+
+void SequenceStream::Cut(uint64_t tokens) {
+  const uint64_t blocks = tokens / chain_.cache().block_tokens();
+  writes_.Cut(blocks);
+  if (blocks < ahead_->blocks()) SetStreamed(0);
+  chain_.Cut(tokens);
+}
+
+void SequenceStream::CountRead() {
+  const StreamedStats since{.bytes_read = stats_.bytes_read - counted_.bytes_read,
+                            .wait_us = stats_.wait_us - counted_.wait_us};
+  counted_ = stats_;
+  if (since.bytes_read == 0) return;
+  ring_.cache()->With([&](State& state) {
+    state.counters.streamed_bytes_total += since.bytes_read;
+    state.counters.stream_wait_us_total += since.wait_us;
+  });
+}
+
+uint64_t SequenceStream::PieceCount(uint32_t layer) const {
+  const bool streams = layer < regions_.size() && regions_[layer].bytes > 0;
+  return streams ? ahead_->piece_count() : 0;
+}
+
+void SequenceStream::Begin(uint32_t number, const ContextPiece& piece) {
+  const Region& region = regions_[piece.layer];
+  Place& place = places_[number];
+  place.piece = piece;
+  place.reads.Clear();
+  for (uint64_t i = 0; i < piece.block_count; ++i) {
+    place.reads.Add(chain_, piece.first_block + i,
+                    {.slot = RingSlot(number, i),
+                     .offset = region.offset,
+                     .bytes = region.bytes,
+                     .sections = region.sections});
+  }
+  place.reads.Begin();
+}
+
+Result<void> SequenceStream::Await(uint32_t number) {
+  Place& place = places_[number];
+  const Clock& clock = chain_.cache().transfers()->clock();
+  const bool waits = !place.reads.IsDone();
+  const uint64_t begin_us = clock.NowMicros();
+  if (waits) ++stats_.waits;
+  QUIRE_ASSIGN(const std::optional<RecordReads::Failed> failed, place.reads.Await(cancel_));
+  if (waits) stats_.wait_us += clock.NowMicros() - begin_us;
+  if (failed) return NotThere(place.piece, *failed);
+  ++stats_.pieces;
+  stats_.bytes_read += place.piece.block_count * regions_[place.piece.layer].bytes;
+  return {};
+}
+
+std::unexpected<Error> SequenceStream::NotThere(const ContextPiece& piece,
+                                                const RecordReads::Failed& failed) {
+  const uint64_t block = piece.first_block + failed.read;
+  const uint64_t block_tokens = chain_.cache().block_tokens();
+  const std::string why =
+      failed.outcome == StoreOutcome::kMiss
+          ? fmt::format("{}: {}", StoreOutcomeName(failed.outcome), RecordMissName(failed.miss))
+          : std::string(StoreOutcomeName(failed.outcome));
+  return Fail(
+      CodeOf(failed.outcome),
+      fmt::format("stream: block {} (tokens {} to {}) of layer {} did not come from the "
+                  "store ({}); opened anew, the sequence begins before it",
+                  block, block * block_tokens, (block + 1) * block_tokens, piece.layer, why));
+}
+
+Result<StreamedContext::Piece> SequenceStream::Read(uint32_t layer, uint64_t i,
+                                                    const std::atomic<bool>* cancel) {
+  if (i >= PieceCount(layer)) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("stream: no piece {} of layer {}, which has {}", i, layer, PieceCount(layer)));
+  }
+  cancel_ = cancel;
+  QUIRE_ASSIGN(const uint32_t place, ahead_->Take(ahead_->PieceAt(layer, i)));
+  return Show(place);
+}
+
+// Only the entries of the piece change, whatever the context's length.
+StreamedContext::Piece SequenceStream::Show(uint32_t place) {
+  const Slots& slots = chain_.cache().slots();
+  const ContextPiece& piece = places_[place].piece;
+  const uint64_t end = piece.first_block + piece.block_count;
+  const uint32_t none = kNoSlot;  // by its address, the library would export the constant
+  std::fill_n(sealed_slots_.begin() + static_cast<ptrdiff_t>(shown_.first_block),
+              shown_.block_count, none);
+  sealed_slots_.resize(std::max<uint64_t>(sealed_slots_.size(), end), none);
+  for (uint64_t j = 0; j < piece.block_count; ++j) {
+    sealed_slots_[piece.first_block + j] = slots.NumberInArena(RingSlot(place, j));
+  }
+  shown_ = piece;
+  indptr_[1] = end;
+  const auto table = [&](uint32_t slot_class, const std::vector<uint32_t>& numbers) {
+    BlockTable made = slots.ArenaOf(slot_class);
+    made.sequences = 1;
+    made.indptr = indptr_.data();
+    made.slots = numbers.data();
+    return made;
+  };
+  const uint32_t open_class = chain_.cache().classes().OpenClassOf(needs_.slot_class);
+  const BlockTable sealed = table(needs_.slot_class, sealed_slots_);
+  BlockTable open = sealed;
+  if (open_class != needs_.slot_class) {
+    open_slots_.resize(sealed_slots_.size(), none);
+    open = table(open_class, open_slots_);
+  }
+  const uint64_t split_blocks = kSplitTokens / chain_.cache().block_tokens();
+  return {.splits = {.begin = piece.first_block / split_blocks, .end = end / split_blocks},
+          .tables = {.sealed = sealed, .open = open}};
+}
+
+Result<LaneStates> SequenceStream::States(uint32_t rows, uint32_t query_heads) {
+  if (rows > rows_max_ || query_heads > query_heads_) {
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("stream: a step of {} rows and {} query heads; lane states were paid "
+                            "for {} and {} (step_tokens, query_heads)",
+                            rows, query_heads, rows_max_, query_heads_));
+  }
+  const uint64_t vectors = uint64_t{rows} * query_heads * kLanes;
+  auto* const max = reinterpret_cast<float*>(states_.base());
+  return LaneStates{.lanes = kAllLanes, .max = max, .sum = max + vectors, .out = max + 2 * vectors};
+}
+
+}  // namespace quire::cache
+
+namespace quire {
+
+Result<void> AttendFronts(AttentionBackend& attention, uint32_t layer, const AttentionShape& shape,
+                          std::span<AttentionTask> tasks,
+                          std::span<StreamedContext* const> streamed, Executor& executor,
+                          const std::atomic<bool>* cancel) {
+  if (streamed.size() != tasks.size()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("attend: {} tasks, and {} contexts", tasks.size(), streamed.size()));
+  }
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const uint64_t pieces = streamed[i] == nullptr ? 0 : streamed[i]->PieceCount(layer);
+    if (pieces == 0) continue;
+    AttentionTask& task = tasks[i];
+    QUIRE_ASSIGN(const LaneStates states, streamed[i]->States(task.rows, shape.query_heads));
+    AttentionTask piecewise = task;
+    piecewise.out = nullptr;
+    piecewise.sequence = 0;
+    piecewise.to = states;
+    for (uint64_t piece = 0; piece < pieces; ++piece) {
+      QUIRE_ASSIGN(const StreamedContext::Piece read, streamed[i]->Read(layer, piece, cancel));
+      piecewise.splits = read.splits;
+      QUIRE_TRY(attention.Attend(shape, read.tables, {&piecewise, 1}, executor));
+      piecewise.from = states;
+    }
+    task.splits = {.begin = piecewise.splits.end};
+    task.from = states;
+  }
+  return {};
+}
+
+Result<void> AttendStreamed(AttentionBackend& attention, uint32_t layer,
+                            const AttentionShape& shape, const BlockTables& tables,
+                            std::span<AttentionTask> tasks,
+                            std::span<StreamedContext* const> streamed, Executor& executor,
+                            const std::atomic<bool>* cancel) {
+  QUIRE_TRY(AttendFronts(attention, layer, shape, tasks, streamed, executor, cancel));
+  return attention.Attend(shape, tables, tasks, executor);
+}
+
+}  // namespace quire

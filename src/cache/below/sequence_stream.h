@@ -1,0 +1,141 @@
+// The front of a sequence that only the store below has: written as it becomes whole, and read back
+// piece by piece while layers attend.
+#ifndef QUIRE_CACHE_BELOW_SEQUENCE_STREAM_H_
+#define QUIRE_CACHE_BELOW_SEQUENCE_STREAM_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cache/below/read_ahead.h"
+#include "cache/below/record_chain.h"
+#include "cache/below/record_reads.h"
+#include "cache/below/stream_writes.h"
+#include "cache/verbs/holds.h"
+#include "env/reservation.h"
+#include "quire/sequence.h"
+
+namespace quire::cache {
+
+/// What a sequence takes to stream, besides slots for what stays in memory.
+struct StreamNeeds {
+  uint32_t slot_class = 0;      // whose blocks are streamed: layers with full attention
+  uint32_t ring_slots = 0;      // of that class
+  uint64_t piece_blocks = 0;    // that are read together
+  uint64_t state_bytes = 0;     // lane states
+  uint64_t host_bytes = 0;      // what is read passes through, where the host cannot reach slots
+  uint64_t metadata_bytes = 0;  // all but the slots, the keys of blocks aside
+};
+/// What these options ask of a cache.
+///
+/// Errors: kUnsupported, kInvalidArgument as Cache::Open says of resident_tokens
+Result<StreamNeeds> StreamNeedsOf(const LockedState& cache, const SequenceOptions& options);
+
+/// Layers attend to a piece in slots of the ring: each layer's bytes lie there where they lie in
+/// any slot, so kernels see nothing new.
+///
+/// Threads:  one at a time, the writer's
+/// Lifetime: the cache must outlive it
+class SequenceStream final : public StreamedContext, private PieceSource {
+ public:
+  /// Of a sequence that begins with the blocks of `chain`, all of them durable. `ring` and `charge`
+  /// are what `needs` says.
+  /// Errors: kNoSpace the device has no memory for lane states
+  static Result<std::unique_ptr<SequenceStream>> Create(RecordChain chain, const StreamNeeds& needs,
+                                                        const SequenceOptions& options,
+                                                        OwnedSlots ring, MetadataCharge charge);
+  ~SequenceStream() override;
+
+  // What its sequence says and asks.
+
+  uint32_t slot_class() const { return needs_.slot_class; }
+  /// Blocks that were given to the store.
+  uint64_t begun() const { return writes_.begun(); }
+  /// Tokens are committed.
+  void Add(std::span<const TokenId> tokens) { chain_.Add(tokens); }
+  /// The block after those given is whole in all layers, and its tokens are committed; its bytes
+  /// stay until it is durable or cut.
+  void Write(const PerClass<SlotId>& slots) { writes_.Write(slots); }
+  /// Of the first `blocks` blocks, those that the store has, each with all before it. Waits for
+  /// them, though not for ever, and not again for what did not come in time.
+  uint64_t AwaitDurable(uint64_t blocks);
+  /// What a block of its sequence takes here.
+  uint64_t block_bytes() const { return RecordChain::BlockBytes(chain_.cache().block_tokens()); }
+  /// Memory does not have the first so many blocks any more, which are whole splits.
+  void SetStreamed(uint64_t blocks) { ahead_->SetBlocks(blocks); }
+  /// Tokens from here on will be others. Nothing reads the slots of their blocks any more.
+  void Cut(uint64_t tokens);
+  /// Why it cannot let go of what it should. Empty: it can.
+  std::string failure() const { return writes_.failure(); }
+  /// Adds what was read since to the cache's counters.
+  void CountRead();
+
+  // As StreamedContext.
+
+  uint64_t tokens() const override { return ahead_->blocks() * chain_.cache().block_tokens(); }
+  uint32_t rows_max() const override { return rows_max_; }
+  uint64_t PieceCount(uint32_t layer) const override;
+  Result<Piece> Read(uint32_t layer, uint64_t i, const std::atomic<bool>* cancel) override;
+  Result<LaneStates> States(uint32_t rows, uint32_t query_heads) override;
+  StreamedStats stats() const override { return stats_; }
+
+ private:
+  // Bytes of a layer in a slot of the class, and which sections they are.
+  struct Region {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+    SectionRange sections{};
+  };
+  struct Place {
+    explicit Place(LockedState& cache) : reads(cache) {}
+
+    ContextPiece piece{};
+    RecordReads reads;
+  };
+
+  SequenceStream(RecordChain chain, const StreamNeeds& needs, const SequenceOptions& options,
+                 OwnedSlots ring, MetadataCharge charge, Reservation states);
+
+  void Begin(uint32_t place, const ContextPiece& piece) override;
+  bool IsDone(uint32_t place) override { return places_[place].reads.IsDone(); }
+  Result<void> Await(uint32_t place) override;
+  void Cancel(uint32_t place) override { places_[place].reads.Cancel(); }
+
+  SlotId RingSlot(uint32_t place, uint64_t i) const {
+    return ring_[needs_.slot_class][place * needs_.piece_blocks + i];
+  }
+  Piece Show(uint32_t place);
+  std::unexpected<Error> NotThere(const ContextPiece& piece, const RecordReads::Failed& failed);
+
+  const StreamNeeds needs_;
+  const uint32_t rows_max_;
+  const uint32_t query_heads_;
+  const uint32_t value_dim_;
+  RecordChain chain_;
+  OwnedSlots ring_;
+  MetadataCharge charge_;
+  Reservation states_;
+  StreamWrites writes_;
+  std::vector<Region> regions_;  // [layers]; bytes 0: not streamed
+  std::deque<Place> places_;
+  bool is_stuck_ = false;                      // the store did not take what it was waited for
+  const std::atomic<bool>* cancel_ = nullptr;  // of the call under way
+  StreamedStats stats_;
+  StreamedStats counted_;  // of these
+  // Tables of the piece that is shown.
+  std::array<uint64_t, 2> indptr_{};
+  std::vector<uint32_t> sealed_slots_;  // [blocks], kNoSlot but for the piece
+  std::vector<uint32_t> open_slots_;    // [blocks], kNoSlot
+  ContextPiece shown_{};
+  std::optional<ReadAhead> ahead_;  // ends first
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_BELOW_SEQUENCE_STREAM_H_

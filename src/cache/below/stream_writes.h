@@ -1,0 +1,85 @@
+// The writing half of a sequence that streams: its blocks go to the store as soon as they are
+// whole, and may leave memory when they are durable there.
+#ifndef QUIRE_CACHE_BELOW_STREAM_WRITES_H_
+#define QUIRE_CACHE_BELOW_STREAM_WRITES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/wiped_vector.h"
+#include "cache/below/record_chain.h"
+#include "quire/error.h"
+#include "transfer/transfers.h"
+
+namespace quire::cache {
+
+/// Threads:  one at a time, the sequence's writer
+/// Lifetime: the chain must outlive it
+class StreamWrites final : private transfer::Worker {
+ public:
+  /// The store has the first `durable` blocks.
+  StreamWrites(const RecordChain& chain, uint64_t durable);
+  /// Waits for what is under way, or takes it back.
+  ~StreamWrites() override;
+  StreamWrites(const StreamWrites&) = delete;
+  StreamWrites& operator=(const StreamWrites&) = delete;
+
+  /// Blocks that were given to the store, or that it had.
+  uint64_t begun() const;
+  /// Writes the block after these, which the chain has. Its slots stay as they are until it is
+  /// durable or cut. Shape: slots of all groups
+  void Write(const PerClass<SlotId>& slots);
+  /// Returns whether the first `blocks` blocks are durable, waiting so long for it.
+  bool Await(uint64_t blocks, uint64_t timeout_us);
+  /// Blocks that are durable, each with all before it.
+  uint64_t durable() const;
+  /// Blocks from here on are not its own any more; nothing reads their slots when it returns.
+  void Cut(uint64_t blocks);
+  /// Why the block after the durable ones is not, as far as is known. Empty: nothing failed.
+  std::string failure() const;
+
+ private:
+  /// A block on its way. What it is stays as it is; the rest is under `mutex_`.
+  struct Block {
+    Block(const RecordChain& chain, uint64_t number, const PerClass<SlotId>& of)
+        : tokens(chain.TokensOf(number).begin(), chain.TokensOf(number).end()),
+          slots(of),
+          identity(chain.IdentityOf(number, tokens)) {}
+
+    const WipedVector<TokenId> tokens;
+    const PerClass<SlotId> slots;
+    const tier::RecordIdentity identity;
+    bool waits = true;                            // to be given to the store
+    std::optional<tier::StoreOutcome> outcome{};  // it has ended
+  };
+
+  Turned Turn() override;
+  bool HasWaiting() override { return FirstWaiting() != nullptr; }
+
+  std::shared_ptr<Block> FirstWaiting() const;
+  void Give(const std::shared_ptr<Block>& block) QUIRE_REQUIRES(turn_mutex_);
+  void EndBlock(Block& block, tier::StoreOutcome outcome);
+  void AwaitEnds(uint64_t first, uint64_t count, uint64_t timeout_us);
+  void TakeEnded() QUIRE_REQUIRES(mutex_);
+
+  const RecordChain& chain_;
+  transfer::Transfers& transfers_;
+  std::atomic<bool> hurries_ = false;  // its sequence waits
+  Mutex turn_mutex_{LockRank::kWorker};
+  transfer::Ends ends_ QUIRE_GUARDED_BY(turn_mutex_);
+  mutable Mutex mutex_{LockRank::kLeaf};
+  uint64_t durable_ QUIRE_GUARDED_BY(mutex_);
+  // Of blocks [durable_, begun()).
+  std::deque<std::shared_ptr<Block>> blocks_ QUIRE_GUARDED_BY(mutex_);
+  std::optional<tier::StoreOutcome> failure_ QUIRE_GUARDED_BY(mutex_);  // of the first of them
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_BELOW_STREAM_WRITES_H_

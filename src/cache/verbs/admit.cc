@@ -1,0 +1,340 @@
+#include "cache/verbs/admit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/bits.h"
+#include "base/sync_point.h"
+#include "cache/sequence/sequence_impl.h"
+#include "cache/verbs/evict.h"
+#include "cache/verbs/hit_length.h"
+#include "cache/verbs/holds.h"
+#include "cache/verbs/leases.h"
+#include "cache/verbs/lookup.h"
+#include "cache/verbs/room.h"
+#include "cache/verbs/tenants.h"
+
+namespace quire {
+namespace {
+
+// Nothing came of it, unless it became a sequence.
+void EndPlan(cache::PlanState* plan) {
+  if (plan == nullptr) return;
+  const cache::PathUse use = {.prompt_tokens = plan->prompt_tokens,
+                              .hit_blocks = plan->path.size(),
+                              .user = cache::User::kPlan};
+  cache::Holds::EndUse(plan->location, plan->path, use, plan->lease);
+}
+
+}  // namespace
+
+Plan::Plan(std::unique_ptr<cache::PlanState> state) : state_(std::move(state)) {}
+Plan::Plan(Plan&&) noexcept = default;
+Plan& Plan::operator=(Plan&& other) noexcept {
+  if (this != &other) {
+    EndPlan(state_.get());
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+Plan::~Plan() { EndPlan(state_.get()); }
+
+uint64_t Plan::resident_tokens() const { return state_->resident; }
+uint64_t Plan::missing_tokens() const { return state_->prompt_tokens - resident_tokens(); }
+MissReason Plan::reason() const { return state_->missing.front().reason; }
+std::span<const MissRun> Plan::missing() const { return state_->missing; }
+uint64_t Plan::loadable_tokens() const { return state_->load.tokens; }
+uint64_t Plan::loadable_bytes() const { return state_->load.bytes; }
+
+namespace cache {
+
+namespace {
+
+// Looking for a path anew because some of it went while it was leased; after that it is as if it
+// had never been there.
+constexpr int kAttempts = 8;
+
+// With kHalt and kFewer the output may never fit; the prompt must.
+uint64_t TokensToReserve(uint64_t prompt_tokens, const SequenceOptions& options) {
+  const bool whole = options.on_full != OnFull::kHalt && options.on_full != OnFull::kFewer;
+  return whole ? std::max(options.reserve_tokens, prompt_tokens) : prompt_tokens;
+}
+
+Error AsOpenSays(Error error, uint64_t tokens, uint64_t shared_blocks, uint64_t own_blocks,
+                 uint64_t blocks_wanted) {
+  error.message = fmt::format("open: {} tokens need {} shared and {} own blocks of {}; {}", tokens,
+                              shared_blocks, own_blocks, blocks_wanted, error.message);
+  return error;
+}
+
+// What the store has, or should have, is missing for that reason and no other.
+void MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path) {
+  const uint64_t hit = path.blocks.size();
+  for (uint64_t i = hit; i < load.blocks; ++i) {
+    if (i - hit < path.beyond.size()) {
+      path.beyond[i - hit] = reason;
+    } else {
+      path.beyond.push_back(reason);
+      path.last_key = load.keys.back();
+    }
+  }
+}
+
+}  // namespace
+
+Result<Plan> Admission::Acquire(const AcquireRequest& request) {
+  QUIRE_ASSIGN(PublishLocation location, Locate(cache_, request, "acquire"));
+  auto plan = std::make_unique<PlanState>();
+  plan->prompt_tokens = request.tokens.size();
+  plan->location = std::move(location);
+  if (request.reuse) {
+    while (cache_.With(
+        [&](State& state) { return Expire(state, state.account_of(plan->location)); })) {
+    }
+  }
+  QUIRE_TRY(FillPlan(*plan, request.tokens, {.reuse = request.reuse, .open_as = request.open_as}));
+  Count(*plan, +1);
+  return PlanState::Wrap(std::move(plan));
+}
+
+Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> prompt,
+                                 const PlanFor& what) {
+  FoundPath path;
+  LoadList load;
+  std::vector<SlotId> held;
+  for (int attempt = 0;; ++attempt) {
+    path = {.last_key = plan.location.root_key};
+    load = {};
+    if (what.reuse && attempt < kAttempts) {
+      path = search_.FindPath(prompt, plan.location);
+      if (what.looks_below && cache_.transfers() != nullptr) {
+        search_.FindBelow(prompt, plan.location, path, load);
+        const bool is_unknown = path.blocks.empty() && path.elsewhere == 0 && load.blocks == 0;
+        if (is_unknown) path.elsewhere = search_.FindElsewhereBelow(prompt, plan.location);
+      }
+      CutToHit(cache_.classes(), prompt.size(), path);
+    }
+    if (what.open_as != nullptr) {
+      // One that streams holds nothing of the path.
+      const bool streams = what.open_as->resident_tokens > 0;
+      QUIRE_TRY(CheckCapacityToOpen(plan.location, prompt.size(),
+                                    streams ? std::span<const BlockId>() : path.blocks,
+                                    *what.open_as));
+    }
+    if (search_.LeasePath(path, held)) break;
+  }
+  plan.resident = path.blocks.size() * cache_.block_tokens();
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+    plan.slots[c].resize(path.blocks.size());
+    for (uint64_t i = 0; i < path.blocks.size(); ++i) {
+      if (cache_.classes().IsNeeded(c, i, plan.resident)) plan.slots[c][i] = path.slots[c][i];
+    }
+  }
+  const auto resident_tokens = prompt.first(plan.resident);
+  plan.resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
+  plan.lease = verbs_.holds.MakeLease(std::move(held));
+  if (load.blocks > path.blocks.size()) {
+    plan.prompt.assign(prompt.begin(), prompt.end());
+    MarkNotLoaded(load, MissReason::kNotLoaded, path);
+    plan.load = std::move(load);
+  } else if (what.failed != nullptr && what.failure != MissReason::kNeverSeen) {
+    MarkNotLoaded(*what.failed, what.failure, path);
+  }
+  if (what.reuse) {
+    const uint64_t known = (path.blocks.size() + path.beyond.size()) * cache_.block_tokens();
+    const uint64_t reusable =
+        ReusableBlocks(prompt.size(), cache_.block_tokens()) * cache_.block_tokens();
+    const std::vector<Ghost> ghosts =
+        search_.FindGhosts(prompt.subspan(known, reusable - known), path.last_key, plan.location);
+    plan.missing = MissesOf(prompt, cache_.block_tokens(), path, ghosts);
+  } else {
+    plan.missing.push_back({.reason = MissReason::kNotAsked, .tokens = prompt.size()});
+  }
+  plan.path = std::move(path.blocks);
+  return {};
+}
+
+void Admission::Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens) {
+  const auto add = [&](uint64_t& counter, uint64_t count) {
+    counter += sign > 0 ? count : 0 - count;
+  };
+  cache_.With([&](State& state) {
+    TenantStats& of_tenant = state.accounts.counters(plan.location.tenant);
+    add(state.counters.lookups, 1);
+    add(of_tenant.lookups, 1);
+    add(state.counters.lookup_tokens, plan.prompt_tokens);
+    add(of_tenant.lookup_tokens, plan.prompt_tokens);
+    add(state.counters.hit_tokens, plan.resident - computed_tokens);
+    add(of_tenant.hit_tokens, plan.resident - computed_tokens);
+    const auto not_loaded = static_cast<uint8_t>(MissReason::kNotLoaded);
+    add(of_tenant.missed_tokens[not_loaded], computed_tokens);
+    for (const MissRun& run : plan.missing) {
+      add(of_tenant.missed_tokens[static_cast<uint8_t>(run.reason)], run.tokens);
+    }
+  });
+}
+
+// What a sequence with room for so many blocks, of which the first are shared, takes besides its
+// slots and the entries that these pay for. Saturates.
+uint64_t Admission::SequenceBytes(uint64_t shared, uint64_t blocks,
+                                  const SequenceOptions& options) const {
+  const BlockList list(cache_.classes().count(), cache_.block_tokens(),
+                       options.publish && !options.contiguous);
+  const uint64_t list_bytes =
+      std::max(shared * list.block_bytes(), BytesToGrow(cache_.classes(), list, blocks));
+  return CheckedAdd(SequenceImpl::FixedBytes(cache_), list_bytes).value_or(UINT64_MAX);
+}
+
+// The same with its slots.
+uint64_t Admission::BytesOfSequence(uint64_t shared, uint64_t blocks,
+                                    const SequenceOptions& options) const {
+  if (options.resident_tokens > 0) {
+    const auto needs = StreamNeedsOf(cache_, options);
+    return needs ? StreamedBytes(*needs, blocks, options) : 0;  // Open says why not
+  }
+  const uint64_t slot_bytes =
+      cache_.classes().Charge(cache_.classes().OwnSlots(shared, blocks, options.step_tokens));
+  return CheckedAdd(slot_bytes, SequenceBytes(shared, blocks, options)).value_or(UINT64_MAX);
+}
+
+// The most of `blocks` that there is room for now, at least those of the prompt.
+uint64_t Admission::FittingBlocks(const PlanState& plan, uint64_t blocks,
+                                  const SequenceOptions& options) {
+  const uint64_t capacity_bytes = cache_.With(
+      [&](State& state) { return state.accounts.CapacityBytes(plan.location.asker()); });
+  uint64_t fits = DivUp(plan.prompt_tokens, uint64_t{cache_.block_tokens()});
+  while (fits < blocks) {
+    const uint64_t middle = fits + (blocks - fits + 1) / 2;
+    if (BytesOfSequence(plan.path.size(), middle, options) <= capacity_bytes) {
+      fits = middle;
+    } else {
+      blocks = middle - 1;
+    }
+  }
+  return fits;
+}
+
+// Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
+// never fit passes: Open says so better.
+Result<void> Admission::CheckCapacityToOpen(const PublishLocation& request_location,
+                                            uint64_t prompt_tokens, std::span<const BlockId> path,
+                                            const SequenceOptions& options) {
+  PublishLocation location = request_location;
+  location.may_evict = options.on_full != OnFull::kNoEvict;
+  const uint64_t tokens = TokensToReserve(prompt_tokens, options);
+  const uint64_t blocks = DivUp(tokens, uint64_t{cache_.block_tokens()});
+  LetTimePass(cache_);  // pins may end, and what they kept is then to be had
+  uint64_t leased_bytes = 0;
+  LockedState::ForPieces(path.size(), [&](size_t begin, size_t end) {
+    cache_.With([&](State& state) { leased_bytes += EvictableBytesOf(state, path, begin, end); });
+  });
+  auto room = cache_.With([&](State& state) -> Result<void> {
+    const uint64_t most_bytes =
+        std::min(state.accounts.charges().ledger().limit_bytes(),
+                 state.accounts.charges().account(location.tenant).quota_bytes());
+    if (BytesOfSequence(0, blocks, options) > most_bytes) return {};
+    const TenantId account = state.account_of(location);
+    const uint64_t withheld =
+        std::min(leased_bytes, state.accounts.order().evictable_bytes(account));
+    state.accounts.order().Withhold(account, withheld);
+    auto checked = state.accounts.CheckCapacity(location.asker(),
+                                                BytesOfSequence(path.size(), blocks, options));
+    if (!checked && checked.error().message.empty()) {
+      checked.error().message = CapacityMessage(
+          state, location, cache_.classes().OwnSlots(path.size(), blocks, options.step_tokens));
+    }
+    state.accounts.order().GiveBack(account, withheld);
+    return checked;
+  });
+  if (room) return {};
+  const uint64_t wanted = std::max(options.reserve_tokens, prompt_tokens);
+  return std::unexpected(AsOpenSays(std::move(room).error(), tokens, path.size(),
+                                    blocks - path.size(),
+                                    DivUp(wanted, uint64_t{cache_.block_tokens()})));
+}
+
+Result<void> Admission::CheckContiguous(uint64_t resident_tokens) const {
+  if (cache_.options().placement == Placement::kFreeList) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: contiguous needs a cache with placement first_fit, "
+                "best_fit or buddy; this one has free_list");
+  }
+  if (cache_.classes().count() > 1 || cache_.classes().reach(0).windowed()) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: contiguous: the model has layers with a window, or the codec encodes");
+  }
+  if (resident_tokens > 0) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("open: contiguous with a plan that shares {} tokens; acquire it with "
+                            "reuse = false",
+                            resident_tokens));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptions& options) {
+  PlanState& state = PlanState::Of(plan);
+  const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
+  if (wanted > cache_.options().tokens_max) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("open: {} tokens are over the limit of {} (tokens_max)", wanted,
+                            cache_.options().tokens_max));
+  }
+  if (options.resident_tokens > 0) return OpenStreamed(std::move(plan), options);
+  if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
+  const uint64_t shared = state.path.size();
+  const uint64_t blocks_wanted = DivUp(wanted, cache_.block_tokens());
+  const bool publish = options.publish && !options.contiguous;
+  BlockList list(cache_.classes().count(), cache_.block_tokens(), publish);
+  state.location.may_evict = options.on_full != OnFull::kNoEvict;
+  const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
+  uint64_t blocks = DivUp(reserve, uint64_t{cache_.block_tokens()});
+  QUIRE_TRY(cache_.With([&](State& locked) {
+    return CheckCanFit(locked, state.location, reserve, blocks,
+                       BytesOfSequence(0, blocks, options));
+  }));
+  uint64_t tokens_max = cache_.options().tokens_max;
+  if (options.on_full == OnFull::kFewer) {
+    blocks = FittingBlocks(state, blocks_wanted, options);
+    tokens_max = std::min(wanted, blocks * cache_.block_tokens());
+  }
+  const PerClass<uint64_t> own = cache_.classes().OwnSlots(shared, blocks, options.step_tokens);
+  auto taken =
+      verbs_.holds.Allocate(state.location, options.contiguous ? PerClass<uint64_t>{} : own,
+                            SequenceBytes(shared, blocks, options));
+  if (taken && options.contiguous) {
+    auto run = verbs_.holds.ExtendRun(state.location, {}, own[0]);
+    if (run) {
+      taken->slots = *std::move(run);
+    } else {
+      taken = std::unexpected(std::move(run).error());
+    }
+  }
+  if (!taken) {
+    return std::unexpected(
+        AsOpenSays(std::move(taken).error(), reserve, shared, blocks - shared, blocks_wanted));
+  }
+  const bool asked = state.missing.empty() || state.missing.front().reason != MissReason::kNotAsked;
+  list.Resize(shared);
+  for (uint64_t block = 0; block < shared; ++block) {
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c)
+      list.SetSlot(c, block, state.slots[c][block]);
+    list.AddPublished(state.path[block]);
+  }
+  if (publish) list.AddTokens(state.resident_tokens);
+  return std::make_unique<SequenceImpl>(verbs_,
+                                        SequenceImpl::Start{.location = std::move(state.location),
+                                                            .prompt_tokens = state.prompt_tokens,
+                                                            .tokens = state.resident,
+                                                            .asked = asked,
+                                                            .blocks = std::move(list),
+                                                            .charge = std::move(taken->metadata),
+                                                            .lease = std::move(state.lease)},
+                                        std::move(taken->slots), blocks, tokens_max, options);
+}
+
+}  // namespace cache
+}  // namespace quire

@@ -1,0 +1,84 @@
+// Plans, and the sequences that begin with them.
+#ifndef QUIRE_CACHE_VERBS_ADMIT_H_
+#define QUIRE_CACHE_VERBS_ADMIT_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/wiped_vector.h"
+#include "cache/sequence/sequence_impl.h"
+#include "cache/verbs/lookup.h"
+#include "quire/cache.h"
+
+namespace quire::cache {
+
+/// A plan: the pinned path and what the prompt was.
+struct PlanState {
+  static PlanState& Of(const Plan& plan) { return *plan.state_; }
+  static Plan Wrap(std::unique_ptr<PlanState> state) { return Plan(std::move(state)); }
+
+  PublishLocation location;
+  uint64_t prompt_tokens = 0;
+  uint64_t resident = 0;                   // tokens found
+  WipedVector<TokenId> resident_tokens{};  // [resident]
+  std::vector<BlockId> path{};
+  PerClass<std::vector<SlotId>> slots{};  // [resident / block_tokens]; none where no query looks
+  Lease lease{};                          // on these slots
+  std::vector<MissRun> missing{};         // never empty once acquired
+  LoadList load{};                        // what the store has besides
+  WipedVector<TokenId> prompt{};          // [prompt_tokens], where there is something to load
+};
+
+/// Threads: any
+class Admission {
+ public:
+  Admission(Search& search, const SequenceVerbs& verbs)
+      : cache_(verbs.cache), search_(search), verbs_(verbs) {}
+
+  /// As Cache.
+  Result<Plan> Acquire(const AcquireRequest& request);
+  Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options);
+
+  /// What a plan is made for, and what a load before it could not bring.
+  struct PlanFor {
+    bool reuse = true;
+    const SequenceOptions* open_as = nullptr;
+    bool looks_below = true;
+    const LoadList* failed = nullptr;
+    MissReason failure = MissReason::kNeverSeen;  // of `failed`
+  };
+  /// Finds and leases what is resident of a prompt, and says why the rest is not.
+  /// Errors: kNoSpace as Open would have, with open_as
+  Result<void> FillPlan(PlanState& plan, std::span<const TokenId> prompt, const PlanFor& what);
+  /// Counts a plan as a lookup, or (-1) that it was not one. Of what is resident, `computed_tokens`
+  /// are no hit: whoever asked computed them after it had asked.
+  void Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens = 0);
+
+ private:
+  Result<void> CheckContiguous(uint64_t resident_tokens) const;
+  /// As Open, of a sequence that streams (open_streamed.cc).
+  Result<std::unique_ptr<Sequence>> OpenStreamed(Plan plan, const SequenceOptions& options);
+  Result<void> CheckStreamFits(const PublishLocation& location, const StreamNeeds& needs,
+                               uint64_t tokens, const SequenceOptions& options);
+  RecordChain ChainOf(const PlanState& plan);
+  uint64_t StreamedMetadata(const StreamNeeds& needs, uint64_t blocks) const;
+  /// With its slots. Saturates.
+  uint64_t StreamedBytes(const StreamNeeds& needs, uint64_t blocks,
+                         const SequenceOptions& options) const;
+  uint64_t SequenceBytes(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
+  uint64_t BytesOfSequence(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
+  uint64_t FittingBlocks(const PlanState& plan, uint64_t blocks, const SequenceOptions& options);
+  Result<void> CheckCapacityToOpen(const PublishLocation& location, uint64_t prompt_tokens,
+                                   std::span<const BlockId> path, const SequenceOptions& options);
+
+  LockedState& cache_;
+  Search& search_;
+  const SequenceVerbs& verbs_;
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_VERBS_ADMIT_H_

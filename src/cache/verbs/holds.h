@@ -1,0 +1,138 @@
+// Slots for callers: taken, held, used and given back.
+#ifndef QUIRE_CACHE_VERBS_HOLDS_H_
+#define QUIRE_CACHE_VERBS_HOLDS_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "cache/sequence/reach.h"
+#include "cache/state/locked_state.h"
+#include "quire/identity.h"
+#include "quire/sequence.h"
+
+namespace quire::cache {
+
+/// Bytes charged to the budget and to a tenant, given back at the end. Move-only.
+///
+/// Threads:  one at a time; its end takes the cache lock
+/// Lifetime: the cache must outlive it
+class MetadataCharge {
+ public:
+  MetadataCharge() = default;
+  MetadataCharge(LockedState& cache, TenantId tenant, uint64_t bytes)
+      : cache_(&cache), tenant_(tenant), bytes_(bytes) {}
+  MetadataCharge(MetadataCharge&& other) noexcept
+      : cache_(other.cache_), tenant_(other.tenant_), bytes_(std::exchange(other.bytes_, 0)) {}
+  MetadataCharge& operator=(MetadataCharge&& other) noexcept;
+  MetadataCharge(const MetadataCharge&) = delete;
+  MetadataCharge& operator=(const MetadataCharge&) = delete;
+  ~MetadataCharge() { Refund(); }
+
+  uint64_t bytes() const { return bytes_; }
+  /// Takes `bytes` out, at most all of them.
+  MetadataCharge Split(uint64_t bytes);
+  /// Joins one of the same cache and tenant.
+  void Add(MetadataCharge more);
+
+ private:
+  void Refund();
+
+  LockedState* cache_ = nullptr;
+  TenantId tenant_{};
+  uint64_t bytes_ = 0;
+};
+
+/// Move-only holder of slots of every class, one reference each. Who puts them into lists of its
+/// own calls Disown once nothing can fail any more: whatever is thrown before lets go of them.
+///
+/// Threads:  one at a time
+/// Lifetime: the cache must outlive it
+class OwnedSlots {
+ public:
+  OwnedSlots() = default;
+  OwnedSlots(LockedState& cache, PerClass<std::vector<SlotId>> slots)
+      : cache_(&cache), slots_(std::move(slots)) {}
+  OwnedSlots(OwnedSlots&& other) noexcept
+      : cache_(std::exchange(other.cache_, nullptr)), slots_(std::move(other.slots_)) {}
+  OwnedSlots& operator=(OwnedSlots&& other) noexcept;
+  OwnedSlots(const OwnedSlots&) = delete;
+  OwnedSlots& operator=(const OwnedSlots&) = delete;
+  ~OwnedSlots() { Release(); }
+
+  LockedState* cache() const { return cache_; }  // null: they are another's
+  const std::vector<SlotId>& operator[](uint32_t slot_class) const { return slots_[slot_class]; }
+  const PerClass<std::vector<SlotId>>& all() const { return slots_; }
+
+  /// Takes over another's, of the same cache. Nothing changes if memory runs out.
+  void Add(OwnedSlots&& more);
+  /// Takes the last `counts` slots of each class out, at most all. Nothing changes if memory runs
+  /// out.
+  OwnedSlots Take(const PerClass<uint64_t>& counts);
+  /// Drops the reference of every slot.
+  void Release();
+  /// Somebody else has them now.
+  void Disown() noexcept { cache_ = nullptr; }
+
+ private:
+  LockedState* cache_ = nullptr;  // null: they are another's
+  PerClass<std::vector<SlotId>> slots_{};
+};
+
+/// What sequences, plans, views and loads hold, they hold through this.
+///
+/// Threads: any
+class Holds {
+ public:
+  explicit Holds(LockedState& cache) : cache_(cache) {}
+
+  LockedState& cache() { return cache_; }
+  /// Slots with one reference each, of every class, and bytes for a sequence's bookkeeping, charged
+  /// to the place's tenant: all or nothing. If it may, it evicts what nobody holds where that makes
+  /// it fit, and only then.
+  struct Allocation {
+    OwnedSlots slots;
+    MetadataCharge metadata;
+  };
+  Result<Allocation> Allocate(const PublishLocation& location, const PerClass<uint64_t>& counts,
+                              uint64_t metadata_bytes);
+  /// `count` slots that follow those of `run`, or any consecutive ones if that is empty. Takes free
+  /// slots only. Needs a cache that can hold contiguous sequences.
+  Result<OwnedSlots> ExtendRun(const PublishLocation& location, std::span<const SlotId> run,
+                               uint64_t count);
+  /// Another holder for each slot, published or private.
+  Lease Share(std::vector<SlotId> slots);
+  /// What another lease holds, once more.
+  Lease Share(const Lease& lease) { return Share(std::vector<SlotId>(lease.slots_)); }
+  /// A lease on what the caller holds.
+  Lease MakeLease(std::vector<SlotId> held_slots) { return Lease(this, std::move(held_slots)); }
+  /// Empties a lease whose holds someone else has taken over.
+  static void Disarm(Lease& lease) { lease.slots_.clear(); }
+  /// A use of a path ends: drops a hold of each slot, as LockedState::ReleaseSlots does. Policies
+  /// take what that makes evictable for used by it, and nothing else.
+  void EndUse(const PublishLocation& location, std::span<const BlockId> path, PathUse use,
+              std::span<const SlotId> slots);
+  /// The same of what a lease holds, if anything.
+  static void EndUse(const PublishLocation& location, std::span<const BlockId> path,
+                     const PathUse& use, Lease& lease);
+  /// Holds slots again that the caller had let go of. Nothing: one has another generation, or its
+  /// block is not to be handed out any more.
+  ///
+  /// Shape: generations [slots]
+  std::optional<Lease> HoldAgain(std::span<const SlotId> slots,
+                                 std::span<const uint32_t> generations);
+  /// Moves the generation of a slot that the caller alone holds, who may then write other bytes to
+  /// it. False: others hold it too.
+  bool RenewIfAlone(SlotId slot);
+  /// Blocks that the caller holds are wanted so much until then; see Sequence::Retain.
+  void Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us);
+
+ private:
+  LockedState& cache_;
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_VERBS_HOLDS_H_

@@ -1,0 +1,400 @@
+#include "cache/verbs/lookup.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/bits.h"
+#include "base/canary.h"
+#include "base/sync_point.h"
+#include "cache/below/write_back.h"
+#include "cache/verbs/hit_length.h"
+#include "cache/verbs/leases.h"
+#include "cache/verbs/tenants.h"
+#include "transfer/transfers.h"
+
+namespace quire::cache {
+namespace {
+
+// Joins what has the same reason.
+void AddRun(std::vector<MissRun>& runs, MissReason reason, uint64_t tokens, uint64_t gone_us) {
+  if (tokens == 0) return;
+  if (!runs.empty() && runs.back().reason == reason) {
+    runs.back().tokens += tokens;
+    return;
+  }
+  runs.push_back({.reason = reason, .tokens = tokens, .gone_us = gone_us});
+}
+
+MissReason ReasonOf(BlockState block_state) {
+  switch (block_state) {
+    case BlockState::kDamaged: return MissReason::kDamaged;
+    case BlockState::kErased: return MissReason::kNeverSeen;  // as if it had never been
+    case BlockState::kGood:
+    case BlockState::kPassed: break;
+  }
+  return MissReason::kWindowPassed;
+}
+
+}  // namespace
+
+bool FindMore(const State& state, std::span<const TokenId> tokens, const PublishLocation& location,
+              FoundPath& path) {
+  const SlotClasses& classes = state.classes;
+  const Directory& directory = state.directory;
+  const uint64_t before = path.blocks.size();
+  // Where some bytes of a block may be there and others not, a load asks for known blocks too.
+  const bool in_pieces = classes.count() > 1 || classes.reach(0).windowed();
+  if (before == 0) path.last_key = location.root_key;
+  const BlockId last = before == 0 ? BlockId::None() : path.blocks.back();
+  // Where it went meanwhile, so did all that continues it.
+  const bool is_there = last.is_none() || (directory.contains(last) &&
+                                           PolicyKey(directory.at(last).key) == path.keys.back());
+  const auto rest = tokens.subspan(before * classes.block_tokens());
+  const uint64_t piece =
+      std::min<uint64_t>(rest.size(), uint64_t{kBlocksPerHold} * classes.block_tokens());
+  if (is_there) directory.Find(location.root_key, last, rest.first(piece), path.blocks);
+  for (uint64_t i = before; i < path.blocks.size(); ++i) {
+    const BlockRecord& record = directory.at(path.blocks[i]);
+    path.keys.push_back(PolicyKey(record.key));
+    if (state.has_store && in_pieces) path.digests.push_back(record.key);
+    for (uint32_t c = 0; c < classes.count(); ++c) path.slots[c].push_back(record.slots[c]);
+    const BlockState block_state = BlockStateOf(state, path.blocks[i]);
+    if (path.bad.empty() && block_state == BlockState::kGood) {
+      ++path.good;
+    } else {  // what continues a bad one is about to be marked so
+      path.bad.push_back(block_state == BlockState::kGood ? path.bad.back() : block_state);
+    }
+    path.last_key = record.key;
+  }
+  const uint64_t found = path.blocks.size() - before;
+  return found * classes.block_tokens() == piece && piece < rest.size();
+}
+
+bool FindElsewhere(const State& state, std::span<const TokenId> tokens,
+                   const PublishLocation& location, SearchElsewhere& search, FoundPath& path) {
+  const Directory& directory = state.directory;
+  const TenantId account = state.account_of(location);
+  const uint32_t block_tokens = state.classes.block_tokens();
+  const uint64_t blocks = tokens.size() / block_tokens;
+  std::vector<BlockId> found;
+  // A root costs as much as a block.
+  uint64_t left = kRecordsPerHold / 2;
+  while (search.root < directory.root_count(account)) {
+    if (left <= 1) return true;
+    --left;
+    const Directory::Root& root = directory.root(account, search.root);
+    if (search.root_key != root.key) search = {.root = search.root, .root_key = root.key};
+    const auto next_root = [&] { search = {.root = search.root + 1}; };
+    // Of another domain of the same tenant nothing is said either.
+    if (root.key == location.root_key || *root.domain != *location.domain) {
+      next_root();
+      continue;
+    }
+    const BlockId last = search.last;
+    const bool is_there = last.is_none() || (directory.contains(last) &&
+                                             PolicyKey(directory.at(last).key) == search.last_key);
+    const uint64_t piece = std::min(blocks - search.blocks, left);
+    const auto rest = tokens.subspan(search.blocks * block_tokens, piece * block_tokens);
+    found.clear();
+    if (is_there) directory.Find(root.key, last, rest, found);
+    const auto erased = std::ranges::find(
+        found, BlockState::kErased, [&](BlockId block) { return BlockStateOf(state, block); });
+    const auto count = static_cast<uint64_t>(erased - found.begin());
+    left -= count;
+    search.blocks += count;
+    path.elsewhere = std::max(path.elsewhere, search.blocks);
+    if (search.blocks == blocks) return false;  // none is longer
+    if (count < piece) {
+      next_root();
+      continue;
+    }
+    search.last = found.back();
+    search.last_key = PolicyKey(directory.at(search.last).key);
+  }
+  return false;
+}
+
+void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& path) {
+  const auto has = [&](uint32_t slot_class, uint64_t block) {
+    return !path.slots[slot_class][block].is_none();
+  };
+  const auto [hit, sealed] = UsableBlocks(classes, prompt_tokens, path.good, has);
+  for (uint64_t i = hit; i < path.blocks.size(); ++i) {
+    const BlockState block_state = i < path.good ? BlockState::kGood : path.bad[i - path.good];
+    path.beyond.push_back(i < sealed ? MissReason::kNoTwin : ReasonOf(block_state));
+  }
+  path.blocks.resize(hit);
+}
+
+std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& path, uint64_t i) {
+  const SlotClasses& classes = state.classes;
+  const uint64_t tokens = path.blocks.size() * classes.block_tokens();
+  const BlockId block = path.blocks[i];
+  if (!state.directory.contains(block)) return std::nullopt;
+  const BlockRecord& record = state.directory.at(block);
+  if (PolicyKey(record.key) != path.keys[i]) return std::nullopt;
+  if (BlockStateOf(state, block) != BlockState::kGood) return std::nullopt;
+  PerClass<SlotId> needed{};
+  for (uint32_t c = 0; c < classes.count(); ++c) {
+    if (!classes.IsNeeded(c, i, tokens)) continue;
+    if (record.slots[c].is_none()) return std::nullopt;
+    needed[c] = record.slots[c];
+  }
+  return needed;
+}
+
+bool LeaseSome(State& state, FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
+               std::vector<SlotId>& held) {
+  for (uint64_t i = begin; i < end; ++i) {
+    const BlockId block = path.blocks[i];
+    const auto needed = NeededOf(state, path, i);
+    if (!needed) return false;
+    const bool is_held = std::ranges::any_of(*needed, [](SlotId slot) { return !slot.is_none(); });
+    // Where no slot of it is held the block itself is leased, until the next one is: so no hold has
+    // to go back further than it did itself.
+    if (!is_held) AddLease(state, block);
+    Offer(state, block);  // if the store never got it
+    NoteUsed(state, block);
+    for (uint32_t c = 0; c < state.classes.count(); ++c) {
+      const SlotId slot = (*needed)[c];
+      if (slot.is_none()) continue;
+      HoldSlot(state, slot);
+      held.push_back(slot);
+      // Since it was found the same block may have moved, or gone and come back elsewhere.
+      path.slots[c][i] = slot;
+    }
+    if (!leased.is_none()) DropLease(state, leased);
+    leased = is_held ? BlockId::None() : block;
+  }
+  return true;
+}
+
+bool FindGhosts(State& state, const PublishLocation& location, std::span<const Digest> keys,
+                std::vector<Ghost>& found) {
+  const Ghosts& ghosts = state.accounts.ghosts(state.account_of(location));
+  for (const Digest& key : keys) {
+    const auto ghost = ghosts.Find(key);
+    // In a domain the others must not hear of what its publisher has erased since.
+    if (!ghost || state.IsStale(ghost->publisher, ghost->epoch)) return false;
+    found.push_back(*ghost);
+  }
+  return true;
+}
+
+// A block is looked for among those in the index, then among those that went, then under the
+// tenant's other identities.
+std::vector<MissRun> MissesOf(std::span<const TokenId> prompt, uint32_t block_tokens,
+                              const FoundPath& path, std::span<const Ghost> ghosts) {
+  std::vector<MissRun> runs;
+  const uint64_t reusable = ReusableBlocks(prompt.size(), block_tokens);
+  uint64_t block = path.blocks.size();
+  for (const MissReason reason : path.beyond) {
+    AddRun(runs, reason, block_tokens, 0);
+    ++block;
+  }
+  for (const Ghost& ghost : ghosts) {
+    AddRun(runs, ghost.reason, block_tokens, ghost.gone_us);
+    ++block;
+  }
+  for (; block < std::min(path.elsewhere, reusable); ++block) {
+    AddRun(runs, MissReason::kOtherProfile, block_tokens, 0);
+  }
+  AddRun(runs, MissReason::kNeverSeen, (reusable - block) * block_tokens, 0);
+  AddRun(runs, MissReason::kPartialBlock, prompt.size() - reusable * block_tokens, 0);
+  return runs;
+}
+
+FoundPath Search::FindPath(std::span<const TokenId> prompt, const PublishLocation& location) {
+  return FindBlocks(
+      prompt.first(ReusableBlocks(prompt.size(), cache_.block_tokens()) * cache_.block_tokens()),
+      location,
+      /*explains=*/true);
+}
+
+// `explains`: says of what is missing whether it is there under another root.
+FoundPath Search::FindBlocks(std::span<const TokenId> tokens, const PublishLocation& location,
+                             bool explains) {
+  FoundPath path;
+  SearchElsewhere search;
+  const auto look_elsewhere = [&](State& state) {
+    const bool all = path.blocks.size() * cache_.block_tokens() == tokens.size();
+    return explains && !all && FindElsewhere(state, tokens, location, search, path);
+  };
+  // Most searches are short enough for one hold.
+  bool elsewhere = false;
+  while (cache_.With([&](State& state) {
+    if (FindMore(state, tokens, location, path)) return true;
+    elsewhere = look_elsewhere(state);
+    return false;
+  })) {
+  }
+  while (elsewhere) {
+    AtSyncPoint("acquire: before other roots are searched");
+    elsewhere = cache_.With(look_elsewhere);
+  }
+  return path;
+}
+
+// False: some of it went since it was found, and nothing is held.
+bool Search::LeasePath(FoundPath& path, std::vector<SlotId>& held) {
+  BlockId leased;  // a block of the path that has a lease of ours
+  bool all = true;
+  LockedState::ForPieces(path.blocks.size(), [&](size_t begin, size_t end) {
+    if (!all) return;
+    AtSyncPoint("acquire: before blocks are leased");
+    cache_.With([&](State& state) { all = LeaseSome(state, path, begin, end, leased, held); });
+  });
+  if (!leased.is_none()) cache_.With([&](State& state) { DropLease(state, leased); });
+  if (all) return true;
+  cache_.ReleaseSlots(held);
+  held.clear();
+  return false;
+}
+
+// What is remembered of the blocks after the one with `key`, up to the first that is not: what
+// continued that one went earlier and is forgotten too. The keys are hashed without the lock.
+std::vector<Ghost> Search::FindGhosts(std::span<const TokenId> tokens, Digest key,
+                                      const PublishLocation& location) {
+  constexpr uint64_t kKeysPerHold = 64;
+  std::vector<Ghost> found;
+  std::vector<Digest> keys;
+  uint64_t wanted = 1;  // most prompts end the search with their first block
+  while (tokens.size() >= cache_.block_tokens()) {
+    const bool any = cache_.With(
+        [&](State& state) { return !state.accounts.ghosts(state.account_of(location)).empty(); });
+    if (!any) return found;
+    keys.clear();
+    for (; keys.size() < wanted && tokens.size() >= cache_.block_tokens();
+         tokens = tokens.subspan(cache_.block_tokens())) {
+      key = ChildKey(*location.domain, key, tokens.data(), cache_.block_tokens());
+      keys.push_back(key);
+    }
+    wanted = kKeysPerHold;
+    const bool all =
+        cache_.With([&](State& state) { return cache::FindGhosts(state, location, keys, found); });
+    if (!all) return found;
+  }
+  return found;
+}
+
+// The keys of blocks that nobody knows, as long as the store has them: hashed forward from where
+// the tree ends.
+std::vector<Digest> Search::KeysBelow(std::span<const TokenId> prompt,
+                                      const PublishLocation& location,
+                                      const FoundPath& path) const {
+  constexpr uint64_t kKeysAtOnce = 32;
+  const uint64_t known = path.blocks.size();
+  const uint64_t reusable = ReusableBlocks(prompt.size(), cache_.block_tokens());
+  std::vector<Digest> beyond;
+  std::vector<tier::Presence> present;
+  Digest key = path.last_key;
+  for (uint64_t wanted = 1; known + beyond.size() < reusable; wanted = kKeysAtOnce) {
+    const size_t before = beyond.size();
+    const uint64_t count = std::min(wanted, reusable - known - before);
+    for (uint64_t i = 0; i < count; ++i) {
+      const TokenId* const tokens = &prompt[(known + beyond.size()) * cache_.block_tokens()];
+      key = ChildKey(*location.domain, key, tokens, cache_.block_tokens());
+      beyond.push_back(key);
+    }
+    present.assign(count, tier::Presence::kAbsent);
+    cache_.transfers()->Find(std::span(beyond).subspan(before), present);
+    auto absent = std::ranges::find(present, tier::Presence::kAbsent);
+    if (Planted(Canary::kTrustChildren)) {
+      absent = std::find(present.rbegin(), present.rend(), tier::Presence::kPresent).base();
+    }
+    beyond.resize(before + static_cast<size_t>(absent - present.begin()));
+    if (absent != present.end()) break;
+  }
+  return beyond;
+}
+
+// The hit is counted as if all that the store has were here.
+void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& location,
+                       const FoundPath& path, LoadList& load) const {
+  if (!path.bad.empty()) return;  // what stands there is in the way
+  const SlotClasses& classes = cache_.classes();
+  const uint64_t known = path.blocks.size();
+  const uint64_t reusable = ReusableBlocks(prompt.size(), cache_.block_tokens());
+  const auto has = [&](uint32_t slot_class, uint64_t block) {
+    return block < known && !path.slots[slot_class][block].is_none();
+  };
+  const uint64_t resident = UsableBlocks(classes, prompt.size(), known, has).first;
+  if (resident == reusable) return;
+
+  const std::vector<Digest> beyond = KeysBelow(prompt, location, path);  // of blocks [known, ...)
+  const auto key_of = [&](uint64_t block) -> const Digest& {
+    return block < known ? path.digests[block] : beyond[block - known];
+  };
+  const auto store_has = [&](const Digest& wanted) {
+    tier::Presence presence = tier::Presence::kAbsent;
+    cache_.transfers()->Find({&wanted, 1}, {&presence, 1});
+    return presence != tier::Presence::kAbsent;
+  };
+  // Each block is asked for once, however often the hit's length looks at it.
+  enum class Known : uint8_t { kNo, kAbsent, kPresent };
+  std::vector<Known> sealed_below(known, Known::kNo);
+  std::vector<Known> twins_below(known + beyond.size(), Known::kNo);
+  const auto below = [&](uint32_t slot_class, uint64_t block) {
+    const bool is_sealed = classes.is_sealed(slot_class);
+    if (is_sealed && block >= known) return true;
+    Known& memo = is_sealed ? sealed_below[block] : twins_below[block];
+    if (memo == Known::kNo) {
+      const bool found = store_has(is_sealed ? key_of(block) : TwinKey(key_of(block)));
+      memo = found ? Known::kPresent : Known::kAbsent;
+    }
+    return memo == Known::kPresent;
+  };
+  const auto could_have = [&](uint32_t slot_class, uint64_t block) {
+    return has(slot_class, block) || below(slot_class, block);
+  };
+  const uint64_t hit =
+      UsableBlocks(classes, prompt.size(), known + beyond.size(), could_have).first;
+  if (hit <= resident) return;
+
+  load.blocks = hit;
+  load.tokens = (hit - resident) * cache_.block_tokens();
+  load.parent_key = resident == 0                                   ? location.root_key
+                    : resident - 1 < known && !path.digests.empty() ? path.digests[resident - 1]
+                                                                    : path.last_key;
+  for (uint64_t i = resident; i < hit; ++i) {
+    PerClass<bool>& wanted = load.wanted.emplace_back();
+    load.keys.push_back(key_of(i));
+    bool any_needed = false;
+    for (uint32_t c = 0; c < classes.count(); ++c) {
+      if (!classes.IsNeeded(c, i, hit * cache_.block_tokens())) continue;
+      any_needed = any_needed || classes.is_sealed(c);
+      wanted[c] = !has(c, i);
+    }
+    // Where every layer looks through a window, those after it are found through its bytes.
+    for (uint32_t group = 0; group < classes.group_count() && !any_needed && i >= known; ++group) {
+      wanted[group] = true;
+    }
+    for (uint32_t c = 0; c < classes.count(); ++c) {
+      if (wanted[c]) load.bytes += classes.slot_bytes(c);
+    }
+  }
+}
+
+// How many blocks of a prompt the account has below under another root: of other weights, or made
+// in another way. Roots of other domains lead nowhere, because keys are hashed with the secret.
+uint64_t Search::FindElsewhereBelow(std::span<const TokenId> prompt,
+                                    const PublishLocation& location) const {
+  const auto publisher = PublisherOf(cache_, location.tenant);
+  for (const tier::RecordRoot& root : cache_.transfers()->RootsOf(publisher)) {
+    if (root.key == location.root_key || root.block_tokens == 0) continue;
+    Digest key = root.key;
+    uint64_t tokens = 0;
+    while (prompt.size() - tokens >= root.block_tokens) {
+      key = ChildKey(*location.domain, key, &prompt[tokens], root.block_tokens);
+      tier::Presence presence = tier::Presence::kAbsent;
+      cache_.transfers()->Find({&key, 1}, {&presence, 1});
+      if (presence == tier::Presence::kAbsent) break;
+      tokens += root.block_tokens;
+    }
+    if (tokens > 0)
+      return DivUp(tokens, uint64_t{cache_.block_tokens()});  // the others cost as much
+  }
+  return 0;
+}
+
+}  // namespace quire::cache

@@ -1,0 +1,44 @@
+// Tenants and domains: their names, whose keys a block has, and erasing them.
+#ifndef QUIRE_CACHE_VERBS_TENANTS_H_
+#define QUIRE_CACHE_VERBS_TENANTS_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "cache/state/locked_state.h"
+#include "quire/cache.h"
+#include "tier/record.h"
+
+namespace quire::cache {
+
+/// Who a tenant is to the store: the account that pays for it.
+tier::PublisherId PublisherOf(const LockedState& cache, TenantId tenant);
+/// Checks a request, and says where what it asks for is published. `what` asks, for messages.
+/// Errors: kInvalidArgument; kNotFound there is no such tenant
+Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& request,
+                               std::string_view what);
+
+/// Threads: any
+class Tenants {
+ public:
+  explicit Tenants(LockedState& cache) : cache_(cache) {}
+
+  /// As Cache.
+  Result<TenantId> Add(const TenantOptions& options);
+  Result<TenantId> Find(std::string_view name) const;
+  Result<TenantStats> stats(TenantId id) const;
+  Result<EraseReport> Erase(TenantId id);
+  Result<void> Remove(TenantId id);
+
+ private:
+  uint64_t DisownLoaded(TenantId erased);
+  void WriteAgain(TenantId erased);
+  uint64_t MarkErased();
+  uint64_t ZeroFreeSlots(TenantId tenant);
+
+  LockedState& cache_;
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_VERBS_TENANTS_H_

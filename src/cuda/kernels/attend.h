@@ -1,0 +1,95 @@
+// What the attention kernels are given: plain structs for the host's compiler and a device's.
+//
+// Attention takes two launches. Splits: blocks of threads each compute some splits of a *tile* of
+// query vectors and leave a softmax state for each. Fold: a block for every query vector folds its
+// states into lanes, and merges these (docs/numerics.md section 2).
+#ifndef QUIRE_CUDA_KERNELS_ATTEND_H_
+#define QUIRE_CUDA_KERNELS_ATTEND_H_
+
+#include <cstdint>
+
+#include "quire/attention_types.h"
+
+namespace quire::cuda {
+
+/// Threads of a block, of both kernels.
+inline constexpr uint32_t kAttendThreads = 128;
+/// Most query vectors of a tile: for each, a thread holds a sum for some tokens or channels.
+inline constexpr uint32_t kTileQueriesMax = 16;
+/// Largest key.dim and value.dim: what a thread holds of a row while it folds.
+inline constexpr uint32_t kDimMax = 512;
+
+/// One row of queries.
+struct QueryRow {
+  const float* queries = nullptr;  // [query_heads, key.dim]
+  float* out = nullptr;            // [query_heads, value.dim]; null: `to` is asked for
+  uint64_t position = 0;
+};
+
+/// Softmax states that splits leave behind.
+struct SplitStates {
+  float* max = nullptr;  // [states]; -infinity: nothing was seen
+  float* sum = nullptr;  // [states]
+  float* out = nullptr;  // [states, value.dim], not divided; nothing was seen: not written
+};
+
+/// Query vectors that a block of threads computes together: some rows of some query heads of one
+/// KV head, all against the blocks of one sequence.
+struct Tile {
+  uint32_t row_begin = 0;
+  uint32_t rows = 0;
+  uint32_t head_begin = 0;  // of query heads
+  uint32_t heads = 0;
+  uint32_t sequence = 0;      // of the tables
+  uint64_t position_min = 0;  // of its rows
+  uint64_t position_max = 0;
+  uint64_t split_begin = 0;
+  uint64_t split_end = 0;
+  uint64_t states_begin = 0;  // [splits, rows, heads] from here on
+
+  constexpr uint32_t queries() const { return rows * heads; }
+};
+
+struct SplitsArgs {
+  AttentionShape shape{};
+  BlockTables tables{};
+  const QueryRow* rows = nullptr;
+  const Tile* tiles = nullptr;
+  // Which blocks of threads work on a tile: [tile_count + 1], from 0 on.
+  const uint32_t* tile_blocks = nullptr;
+  uint32_t tile_count = 0;
+  uint32_t splits_per_block = 1;
+  SplitStates states{};
+};
+
+struct SplitsLaunch {
+  uint32_t blocks = 0;       // of threads: the last entry of tile_blocks
+  uint32_t queries_max = 0;  // of a tile
+};
+
+/// States of consecutive splits of one query vector.
+struct Segment {
+  uint64_t split_begin = 0;
+  uint64_t split_end = 0;
+  uint64_t states_begin = 0;  // of its first split
+  uint64_t stride = 0;        // from one split to the next
+};
+
+/// One query vector: what a cascade shares, then its own splits.
+struct FoldVector {
+  Segment segments[2] = {};
+  uint64_t from_row = 0;  // index of its states in `from` and `to`: row * query_heads + head
+  LaneStates from{};
+  LaneStates to{};
+  float* out = nullptr;  // [value.dim]; null: `to` is asked for
+};
+
+struct FoldArgs {
+  StreamLayout value{};
+  const FoldVector* vectors = nullptr;  // a block each
+  SplitStates states{};
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_KERNELS_ATTEND_H_

@@ -1,0 +1,152 @@
+// What the attention kernels of the class mma16 are given (docs/numerics.md section 5), and how
+// they use shared memory: plain structs for the host's compiler and a device's.
+//
+// A warp has sixteen query vectors. Blocks of one warp compute some splits of a tile and leave a
+// softmax state for each, as those of fma32 do (cuda/kernels/attend.h). Blocks of four warps
+// *fold*: they go through all splits of a tile, lane after lane in the order of the tree, and write
+// outputs.
+#ifndef QUIRE_CUDA_KERNELS_MMA_ATTEND_H_
+#define QUIRE_CUDA_KERNELS_MMA_ATTEND_H_
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "attention/visible.h"
+#include "base/bits.h"
+#include "cuda/kernels/attend.h"
+#include "cuda/kernels/bulk.h"
+
+namespace quire::cuda {
+
+/// Query vectors of a warp: rows of a matrix product.
+inline constexpr uint32_t kMmaRows = 16;
+/// Warps of a block that folds.
+inline constexpr uint32_t kMmaWarps = 4;
+constexpr uint32_t WarpsOf(bool folds) { return folds ? kMmaWarps : 1; }
+/// Tokens of K or V in a buffer of shared memory.
+inline constexpr uint32_t kStageTokens = 32;
+inline constexpr uint32_t kStages = kSplitTokens / kStageTokens;
+/// Channels of V that a warp has sums for at a time.
+inline constexpr uint32_t kMmaChannels = 128;
+/// Channels come in sixteens, and are at most so many.
+inline constexpr uint32_t kMmaDimStep = 16;
+inline constexpr uint32_t kMmaDimMax = 256;
+/// Sums, maxima and weights of two query vectors that a thread has while it folds.
+inline constexpr uint32_t kFoldFloats = kMmaChannels / 8 * 4 + 4;
+/// States of a tile that wait for their neighbour in the tree.
+inline constexpr uint32_t kFoldLevels = 4;
+/// Shared memory that a block has on every architecture.
+inline constexpr uint32_t kMmaSharedMax = 99 << 10;
+
+/// How K and V come into shared memory. It never shows in the bits.
+enum class Staging : uint8_t {
+  kDecoded,  // K or V is codes: threads decode them, and copy what is none
+  kCopied,   // every thread copies sixteen bytes at a time, beside itself, into padded rows
+  kBulk,     // one thread asks for boxes (cuda/kernels/bulk.h), which come into swizzled rows
+};
+/// Buffers of a block: while one is multiplied, the others are on their way.
+constexpr uint32_t BuffersOf(Staging staging) { return staging == Staging::kBulk ? 3 : 2; }
+/// Shared memory of a block that has boxes: half of a processor of sm_90.
+inline constexpr uint32_t kBulkSharedMax = 113 << 10;
+/// Arrays with boxes: K sealed and open, V sealed and open.
+inline constexpr uint32_t kBoxedArrays = 4;
+/// Channels of V of a box.
+inline constexpr uint32_t kBoxChannels = 64;
+/// Tokens of a box, all of one block.
+constexpr uint32_t BoxTokens(uint32_t block_tokens) { return std::min(kStageTokens, block_tokens); }
+
+/// The numbers of sixteen bits in which K and V are multiplied: those that are stored; codes of K
+/// as the blocks that are read open, codes of V as bf16, so that weights with their scales fit.
+constexpr Codec TypeOfKeys(const AttentionShape& shape, bool open) {
+  const Codec codec = (open ? attention::OpenKey(shape) : shape.key).codec;
+  return codec > Codec::kBf16 ? attention::OpenKey(shape).codec : codec;
+}
+constexpr Codec TypeOfValues(const AttentionShape& shape, bool open) {
+  const Codec codec = (open ? attention::OpenValue(shape) : shape.value).codec;
+  return codec > Codec::kBf16 ? Codec::kBf16 : codec;
+}
+
+struct MmaLaunch {
+  uint32_t blocks = 0;
+  bool folds = false;
+  Staging staging = Staging::kDecoded;
+};
+
+constexpr bool IsEncoded(const AttentionShape& shape) {
+  return shape.key.codec > Codec::kBf16 || shape.value.codec > Codec::kBf16;
+}
+
+constexpr uint64_t WaitingFloats(uint32_t blocks) {
+  return uint64_t{blocks} * kFoldLevels * kFoldFloats * kMmaWarps * 32;
+}
+
+/// Where things lie in the shared memory of a block. Eight rows can be read at once: they are as
+/// far apart as it takes, or swizzled.
+struct MmaShared {
+  uint32_t query_stride = 0;   // numbers of 16 bits
+  uint32_t query_numbers = 0;  // of one array [rows][query_stride]; one for high, one for low parts
+  // Of a stage: numbers from row to row, or what its boxes are.
+  uint32_t key_stride = kStageTokens + 8;
+  uint32_t value_stride = 0;
+  uint32_t box_tokens = 0;
+  uint32_t block_bits = 0;  // log2 of the tokens of a block
+  uint32_t stage_at = 0;    // bytes from here on
+  uint32_t stage_bytes = 0;
+  uint32_t scales_at = 0;  // float [4][kSplitTokens]
+  uint32_t rows_at = 0;    // float [warps][row_floats]
+  uint32_t row_floats = 0;
+  uint32_t flag_at = 0;
+  uint32_t barriers_at = 0;  // uint64_t [buffers], for boxes
+  uint32_t folded_at = 0;    // float [kFoldFloats][threads]
+  uint32_t bytes = 0;
+};
+
+constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging staging) {
+  const bool bulk = staging == Staging::kBulk;
+  const uint32_t warps = WarpsOf(folds);
+  const uint32_t value_channels = std::min(shape.value.dim, uint32_t{kMmaChannels});
+  MmaShared shared;
+  shared.query_stride = shape.key.dim + 8;
+  shared.query_numbers = warps * kMmaRows * shared.query_stride;
+  shared.value_stride = value_channels + 8;
+  shared.box_tokens = BoxTokens(shape.key.block_tokens);
+  shared.block_bits = static_cast<uint32_t>(std::countr_zero(shape.key.block_tokens));
+  const uint32_t forms = TypeOfKeys(shape, false) == TypeOfKeys(shape, true) ? 1 : 2;
+  shared.stage_at = RoundUp(forms * 2 * shared.query_numbers * 2, bulk ? kBulkAlignment : 16);
+  shared.stage_bytes =
+      bulk ? 2 * kStageTokens * std::max(shape.key.dim, RoundUp(value_channels, kBoxChannels))
+           : 2 * std::max(shape.key.dim * shared.key_stride, kStageTokens * shared.value_stride);
+  shared.scales_at = shared.stage_at + BuffersOf(staging) * shared.stage_bytes;
+  shared.rows_at = shared.scales_at + (IsEncoded(shape) ? 4 * kSplitTokens * 4 : 0);
+  shared.row_floats = std::max(shape.key.dim, shape.value.dim);
+  shared.flag_at = shared.rows_at + warps * shared.row_floats * 4;
+  shared.barriers_at = shared.flag_at + 16;
+  shared.folded_at = shared.barriers_at + (bulk ? BuffersOf(staging) * 8 : 0);
+  shared.bytes = shared.folded_at + (folds ? kFoldFloats * warps * 32 * 4 : 0);
+  return shared;
+}
+
+struct MmaArgs {
+  SplitsArgs splits{};
+  MmaShared shared{};       // a kernel has it as constants; so it has what follows
+  bool key_mids = false;    // sealed values are mid + scale * code
+  bool value_mids = false;  // likewise
+  bool one_form = false;    // sealed and open blocks are the same bytes
+  std::array<TensorMap, kBoxedArrays> boxes{};
+  // Blocks that fold: [blocks][kFoldLevels][kFoldFloats][threads]; each takes tiles block,
+  // block + blocks ... whole.
+  float* waiting = nullptr;
+  uint32_t blocks = 0;
+};
+
+/// Whether blocks fold tiles of this shape.
+constexpr bool CanFold(const AttentionShape& shape) {
+  return shape.value.dim <= kMmaChannels &&
+         SharedOf(shape, true, Staging::kCopied).bytes <= kMmaSharedMax;
+}
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_KERNELS_MMA_ATTEND_H_

@@ -1,0 +1,150 @@
+// The buffers of shared memory that stages of K and V come into, in turn: while one is multiplied,
+// the next ones are on their way. How they come is the staging's affair
+// (cuda/kernels/mma_attend.h); the products ask here where a number lies.
+#ifndef QUIRE_CUDA_KERNELS_MMA_BUFFERS_INL_H_
+#define QUIRE_CUDA_KERNELS_MMA_BUFFERS_INL_H_
+
+#include <cstdint>
+
+#include "base/bits.h"
+#include "cuda/kernels/bulk.h"
+#include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/mma_stage-inl.h"
+#include "cuda/kernels/warp-inl.h"
+
+namespace quire::cuda {
+
+template <class Thread, Staging kStaging>
+class StageBuffers {
+ public:
+  static constexpr uint32_t kBuffers = BuffersOf(kStaging);
+  static constexpr bool kBulk = kStaging == Staging::kBulk;
+
+  QUIRE_KERNEL StageBuffers(Thread& self, const MmaArgs& mma)
+      : self_(self), warp_(self), layout_(mma.shared), key_dim_(mma.splits.shape.key.dim) {}
+
+  /// Before the first stage; every thread syncs between the two.
+  QUIRE_KERNEL void Open() {
+    if constexpr (kBulk) {
+      warp_.One([&] {
+        for (uint32_t i = 0; i < kBuffers; ++i) self_.InitBarrier(Barriers() + i);
+        self_.FenceBulk();
+      });
+    }
+  }
+
+  /// Asks for a stage into the buffer `ahead` of the next one that is entered; all threads are done
+  /// with what was there. `type` is that of its numbers.
+  template <bool kKeys>
+  QUIRE_KERNEL void Start(StageArgs stage, uint32_t ahead, Codec type) {
+    stage.to = Buffer(ahead);
+    if constexpr (kBulk) {
+      warp_.One([&] { Ask<kKeys>(stage, Barriers() + (entered_ + ahead) % kBuffers); });
+    } else {
+      stage.stride = kKeys ? layout_.key_stride : layout_.value_stride;
+      Stager<Thread, kKeys, kStaging == Staging::kDecoded>(self_, warp_, stage).Run(type);
+      self_.CommitCopies();
+    }
+  }
+
+  /// Returns when the next stage is there, as far as this thread has to see to it: then all sync.
+  template <bool kKeys>
+  QUIRE_KERNEL void Wait(const StageArgs& stage) {
+    if constexpr (kBulk) {
+      self_.WaitBytes(Barriers() + entered_ % kBuffers, entered_ / kBuffers % 2);
+      if (!kKeys) ClearBehindEnd(stage);
+    } else {
+      self_.template WaitCopies<0>();
+    }
+  }
+
+  /// Its numbers; the one behind it is the next.
+  QUIRE_KERNEL const uint16_t* Enter() {
+    const uint16_t* const here = Buffer(0);
+    ++entered_;
+    return here;
+  }
+
+  // Eight numbers, from the first of a stage on; `column` is a multiple of eight, `first` of
+  // sixteen, and `row` below sixteen.
+
+  /// Tokens of K from `column` on, of channel `first` + `row`.
+  QUIRE_KERNEL uint32_t KeyAt(uint32_t first, uint32_t row, uint32_t column) const {
+    if constexpr (!kBulk) return (first + row) * layout_.key_stride + column;
+    const uint32_t width = layout_.box_tokens;
+    const uint32_t box = column >= width ? key_dim_ * width : 0;
+    return box + first * width + Swizzled(width, row * width + column % width);
+  }
+  /// Channels of V, of token `first` + `row`.
+  QUIRE_KERNEL uint32_t ValueAt(uint32_t first, uint32_t row, uint32_t column) const {
+    if constexpr (!kBulk) return (first + row) * layout_.value_stride + column;
+    const uint32_t panel = column / kBoxChannels * kStageTokens;
+    return (panel + first) * kBoxChannels +
+           Swizzled(kBoxChannels, row * kBoxChannels + column % kBoxChannels);
+  }
+
+ private:
+  QUIRE_KERNEL uint16_t* Buffer(uint32_t ahead) const {
+    const uint32_t at = (entered_ + ahead) % kBuffers * layout_.stage_bytes;
+    return reinterpret_cast<uint16_t*>(self_.shared() + layout_.stage_at + at);
+  }
+  QUIRE_KERNEL uint64_t* Barriers() const {
+    return reinterpret_cast<uint64_t*>(self_.shared() + layout_.barriers_at);
+  }
+  QUIRE_KERNEL static uint32_t Panels(const StageArgs& stage) {
+    return DivUp(stage.channels, kBoxChannels);
+  }
+
+  /// Every stage has the same boxes. Those that have no slot, or are not read, lie outside of the
+  /// array and are zeros.
+  template <bool kKeys>
+  QUIRE_KERNEL void Ask(const StageArgs& stage, uint64_t* barrier) {
+    const uint32_t tokens = layout_.box_tokens;
+    const uint32_t panels = kKeys ? 1 : Panels(stage);
+    const auto head = static_cast<int32_t>(stage.kv_head);
+    self_.ExpectBytes(barrier, 2 * kStageTokens * (kKeys ? stage.channels : panels * kBoxChannels));
+    QUIRE_DEVICE_UNROLL_BY(1)
+    for (uint32_t t = 0; t < kStageTokens; t += tokens) {
+      const uint64_t token = stage.first + t;
+      const uint64_t block = token >> layout_.block_bits;
+      const auto in_block = static_cast<int32_t>(token - (block << layout_.block_bits));
+      const uint32_t slot = token < stage.end ? stage.table->Row(stage.sequence)[block] : kNoSlot;
+      const auto slot_at = static_cast<int32_t>(slot);
+      static_assert(static_cast<int32_t>(kNoSlot) < 0);
+      if constexpr (kKeys) {
+        const uint32_t at = t * stage.channels;
+        self_.CopyBulk(stage.to + at, *stage.boxes, {{in_block, 0, head, slot_at}}, barrier);
+      } else {
+        QUIRE_DEVICE_UNROLL_BY(1)
+        for (uint32_t panel = 0; panel < panels; ++panel) {
+          const auto channel = static_cast<int32_t>(stage.channel_begin + panel * kBoxChannels);
+          const uint32_t at = (panel * kStageTokens + t) * kBoxChannels;
+          self_.CopyBulk(stage.to + at, *stage.boxes, {{channel, in_block, head, slot_at}},
+                         barrier);
+        }
+      }
+    }
+  }
+
+  /// Of a box that is read in part, the tokens that are not written yet.
+  QUIRE_KERNEL void ClearBehindEnd(const StageArgs& stage) {
+    if (stage.first >= stage.end || stage.first + kStageTokens <= stage.end) return;
+    const auto begin = static_cast<uint32_t>(stage.end - stage.first);
+    const uint32_t words = (kStageTokens - begin) * kBoxChannels / 2;  // of a panel
+    auto* const rows = reinterpret_cast<uint32_t*>(Buffer(0) + begin * kBoxChannels);
+    warp_.Share(Panels(stage) * words, [&](uint32_t i) {
+      rows[i / words * (kStageTokens * kBoxChannels / 2) + i % words] = 0;
+    });
+    self_.FenceBulk();
+  }
+
+  Thread& self_;
+  const Warp<Thread> warp_;
+  const MmaShared& layout_;
+  const uint32_t key_dim_;
+  uint32_t entered_ = 0;  // stages
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_KERNELS_MMA_BUFFERS_INL_H_

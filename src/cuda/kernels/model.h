@@ -1,0 +1,102 @@
+// What the kernels of a model's pass are given (docs/numerics.md section 3): plain structs for the
+// host's compiler and a device's. Rows are f32 values one after the other.
+#ifndef QUIRE_CUDA_KERNELS_MODEL_H_
+#define QUIRE_CUDA_KERNELS_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quire::cuda {
+
+/// Threads of a block, of most of these kernels.
+inline constexpr uint32_t kModelThreads = 128;
+/// Threads of a block that has one head of one row.
+inline constexpr uint32_t kHeadThreads = 64;
+/// Threads of a block of the product: each has one output column and some rows.
+inline constexpr uint32_t kMatmulThreads = 64;
+inline constexpr uint32_t kMatmulRows = 16;
+
+/// What values are rounded to: the numbers of ComputeType (quire/identity.h).
+enum class Round : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
+
+/// Panels of sixteen columns, as model/matmul.h has them.
+struct Panels {
+  const std::byte* data = nullptr;  // [DivUp(n, 16)][k][16]
+  uint32_t n = 0;
+  uint32_t k = 0;
+  Round type = Round::kF32;
+};
+
+/// Of k, of products in matrix instructions: in shared memory at a time.
+inline constexpr uint32_t kProductDepth = 64;
+
+/// y[i][j] = Round(Chain over k of (x[i][k], w[j][k]) + bias[j]).
+struct MatmulArgs {
+  Panels w{};
+  const float* x = nullptr;     // [rows, k]
+  const float* bias = nullptr;  // [n], or null
+  float* y = nullptr;           // [rows, n]
+  uint32_t rows = 0;
+  Round round = Round::kF32;
+  // In matrix instructions, in whose order the sum is then: w and x are numbers of one type of 16
+  // bits, and k is a multiple of kProductDepth.
+  bool mma = false;
+};
+
+/// hidden[i] = row tokens[i] of a matrix, widened.
+struct EmbedArgs {
+  Panels embedding{};
+  const int32_t* tokens = nullptr;  // [rows]
+  float* hidden = nullptr;          // [rows, k]
+  uint32_t rows = 0;
+};
+
+/// RMS norm of rows. A block of threads has one.
+struct NormArgs {
+  const float* x = nullptr;               // [?, n]
+  const uint32_t* row_numbers = nullptr;  // [rows] of x; null: 0, 1, 2 ...
+  const float* weight = nullptr;          // [n]
+  float* out = nullptr;                   // [rows, n]
+  uint32_t n = 0;
+  uint32_t rows = 0;
+  float eps = 0.0f;
+  Round round = Round::kF32;
+};
+
+/// RMS norm if there is one, then rotary position, then factors if there are, of every head of some
+/// rows. A block of threads has one head of one row.
+struct HeadsArgs {
+  const float* x = nullptr;        // rows x_stride apart: [heads, head_dim]
+  float* out = nullptr;            // likewise, out_stride apart; may be x
+  const float* angles = nullptr;   // [rows, 2, head_dim / 2]
+  const float* weight = nullptr;   // [head_dim], or null: no norm
+  const float* factors = nullptr;  // [heads, head_dim], or null
+  uint64_t x_stride = 0;           // values
+  uint64_t out_stride = 0;
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t head_dim = 0;
+  float eps = 0.0f;
+  Round round = Round::kF32;
+};
+
+/// out[i][j] = Round(Round(g / (1 + Exp(-g))) * u), g and u being columns j and n + j.
+struct GateArgs {
+  const float* gate_up = nullptr;  // [rows, 2, n]
+  float* out = nullptr;            // [rows, n]
+  uint32_t n = 0;
+  uint32_t rows = 0;
+  Round round = Round::kF32;
+};
+
+/// x = Round(x + y), or Round(x) without y.
+struct AddArgs {
+  float* x = nullptr;
+  const float* y = nullptr;  // null: nothing
+  uint64_t count = 0;
+  Round round = Round::kF32;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_KERNELS_MODEL_H_
