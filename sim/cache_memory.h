@@ -98,6 +98,21 @@ inline std::string MissingBelow(Cache& cache, const tier::Store& store) {
   });
 }
 
+/// Whether a cache has blocks that another member of a tenant's domain computed: what it erases has
+/// the same bytes, and these may lie in slots that nobody holds, or be written once more.
+inline bool HasOfMates(Cache& cache, TenantId tenant) {
+  return static_cast<cache::Core&>(cache).state().Look([&](const cache::State& state) {
+    const TenantId account = state.accounts.tenants().account_of(tenant);
+    for (uint32_t id = 0; id < state.directory.ids_end(); ++id) {
+      const BlockId block(id);
+      if (!state.directory.contains(block)) continue;
+      const cache::BlockRecord& record = state.directory.at(block);
+      if (record.account == account && record.publisher != tenant && !record.loaded) return true;
+    }
+    return false;
+  });
+}
+
 /// Everything that can be evicted goes. What is left then and should have gone; empty: nothing.
 inline std::string LeftInDrained(Cache& cache) {
   while (cache.Evict(1000) > 0) {

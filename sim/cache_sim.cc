@@ -459,14 +459,17 @@ class CacheSim : private Machine {
       if (dice == 2) side.CloseButLoads();
     }
     bool durable = true;
+    bool beside_mates = false;
     for (Side& side : sides_) {
+      beside_mates = beside_mates || HasOfMates(*side.cache, side.tenants[party]);
       const auto erased = side.cache->Erase(side.tenants[party]);
       Note(erased ? erased->blocks : 1'000'000);
       durable = durable && erased.has_value();
     }
     AfterErasing(party, durable);
     if (dice != 2) return;
-    if (!EndLoads(sides_) && durable) LookForErased(party);
+    EndLoads(sides_);
+    if (durable && !beside_mates) LookForErased(party);
   }
 
   void AfterErasing(uint32_t party, bool durable) {

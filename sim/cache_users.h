@@ -94,15 +94,8 @@ struct Side {  // a cache and who uses it
   }
 };
 
-/// Whether one of them had something that was in memory when it began: that may be what another
-/// member of its domain computed.
-inline bool EndLoads(std::span<Side> sides) {
-  bool resident = false;
-  for (Side& side : sides) {
-    for (const Loading& load : side.loads) resident = resident || load.resident > 0;
-    side.loads.clear();
-  }
-  return resident;
+inline void EndLoads(std::span<Side> sides) {
+  for (Side& side : sides) side.loads.clear();
 }
 
 struct Expected {  // what a restart has to find

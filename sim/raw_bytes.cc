@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string_view>
+
+#include "base/hash.h"
 
 namespace quire::sim {
 namespace {
@@ -22,6 +25,14 @@ bool IsTelling(std::span<const std::byte> word) {
          std::set<std::byte>(word.begin(), word.end()).size() >= kWordBytes / 2;
 }
 
+// Where a header was written alone, what follows it is somebody else's.
+bool IsWhole(const tier::RecordSummary& record, std::span<const std::byte> bytes) {
+  const auto payload = bytes.subspan(record.header_bytes);
+  return std::ranges::all_of(tier::StoredSections(bytes), [&](const tier::StoredSection& section) {
+    return Crc32c(payload.subspan(section.offset, section.bytes)) == section.crc;
+  });
+}
+
 }  // namespace
 
 void RawBytes::Learn(FaultyFiles& files, const std::string& directory) {
@@ -32,11 +43,13 @@ void RawBytes::Learn(FaultyFiles& files, const std::string& directory) {
          at += tier::kRecordAlignment) {
       const auto summary = tier::InspectHeader(contents.subspan(at));
       if (!summary || summary->is_void || at + summary->record_bytes() > contents.size()) continue;
-      const auto [place, is_new] =
-          seen_.try_emplace({path, at, summary->location.generation}, *summary);
-      if (!is_new && place->second.key == summary->key) continue;
-      place->second = *summary;
-      Add(*summary, contents.subspan(at, summary->record_bytes()));
+      const Place place = {path, at, summary->location.generation};
+      const auto seen = seen_.find(place);
+      if (seen != seen_.end() && seen->second == summary->key) continue;
+      const auto record = contents.subspan(at, summary->record_bytes());
+      if (!IsWhole(*summary, record)) continue;
+      seen_[place] = summary->key;
+      Add(*summary, record);
     }
   }
 }

@@ -27,7 +27,7 @@ class RawBytes {
   explicit RawBytes(uint32_t layer_first = 0, uint64_t block_first = 0)
       : layer_first_(layer_first), block_first_(block_first) {}
 
-  /// Looks for records that it has not seen, in all segments of a directory. Wherever the same
+  /// Looks for whole records that it has not seen, in all segments of a directory. Wherever the same
   /// bytes are seen again in a record of a later epoch they are that one's.
   void Learn(FaultyFiles& files, const std::string& directory);
 
@@ -54,7 +54,7 @@ class RawBytes {
   uint32_t layer_first_;
   uint64_t block_first_;
   std::unordered_map<Word, Origin, WordHash> words_;
-  std::map<Place, tier::RecordSummary> seen_;
+  std::map<Place, Digest> seen_;  // whole records, by key
 };
 
 }  // namespace quire::sim

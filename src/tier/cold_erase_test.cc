@@ -342,6 +342,7 @@ TEST_F(ColdEraseTest, OthersTailsAreLeftAlone) {
 }
 
 TEST_F(ColdEraseTest, NothingOfItIsLeftInStaging) {
+  options_.reads_max = 1;
   Open();
   PutAll(0, 8, "a");
   PutAll(100, 2, "b");
@@ -349,9 +350,10 @@ TEST_F(ColdEraseTest, NothingOfItIsLeftInStaging) {
   uint64_t found = 0;
   for (const auto buffer : opened_->buffers) found += Found(buffer, 0, 8, "a");
   EXPECT_GT(found, 0);
-  // One load is under way.
-  Get(Record(3, "a"), 77);
-  Erase("a");
+  // One load is under way, and others wait for their turn.
+  for (uint64_t i = 0; i < 8; ++i) Get(Record(i, "a"), 70 + i);
+  store_->Erase(PublisherOf("a"), 1, 1000);
+  EXPECT_EQ(Wait(9).at(1000).outcome, kOk);
   EXPECT_EQ(Flush(), kOk);
   for (const auto buffer : opened_->buffers) EXPECT_EQ(Found(buffer, 0, 8, "a"), 0);
   EXPECT_EQ(Load(Record(100, "b")).outcome, kOk);

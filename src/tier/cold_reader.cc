@@ -97,8 +97,13 @@ void ColdReader::Scrub(const ColdEntry& entry) {
 
 void ColdReader::StartWaiting() {
   while (!waiting_.empty() && reads_in_flight_ < state_.options.reads_max) {
-    if (!loads_[waiting_.front()]->ended && !Start(waiting_.front())) return;
     const uint32_t number = waiting_.front();
+    Load& load = *loads_[number];
+    const RecordIdentity& identity = load.request.identity;
+    // Not even the staging has what was erased while it waited.
+    const bool served = state_.Serves(identity.publisher, identity.erase_epoch);
+    if (!load.ended && !served) End(load, StoreOutcome::kErased);
+    if (!load.ended && !Start(number)) return;
     waiting_.pop_front();
     if (!loads_[number]->started) Finish(number);  // it ended while it waited
   }
