@@ -77,6 +77,8 @@ class ColdSim : private Machine {
   // Of what was erased, with what was flushed since, no byte is anywhere.
   void LookForErased() {
     if (!honest() || worn_for_good() || report_.problems() > 0) return;
+    // Without epochs nobody knows what was erased, until a repair overwrites all of named tenants.
+    if (store_->Stats().epochs_damaged) return;
     raw_bytes_.Learn(files_, cold_.directory);
     const bool is_idle = files_.in_flight() == 0 && loads_.empty() && puts_.empty();
     // A write that is under way may fail still, and leave what it was to overwrite.

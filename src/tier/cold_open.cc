@@ -299,7 +299,9 @@ class ColdOpener {
     state_->may_have_more |= !found.gaps.empty() || !scan.unreadable.empty();
     recovery_.damaged += scan.unreadable.size();
     row.generation = scan.generation;
-    row.tail = scan.generation == 0 ? 0 : scan.tail;
+    // A void in front of an owner that has stored nothing is nobody's.
+    const bool is_free = row.entries.empty() && scan.records.empty() && found.gaps.empty();
+    row.tail = is_free ? 0 : scan.tail;
     for (const RecordSummary& record : scan.records) {
       if (row.entries.empty()) {
         row.publisher = record.publisher;
