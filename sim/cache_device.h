@@ -58,8 +58,15 @@ class CacheDevice {
   /// `cold` behind a warm tier of a few blocks.
   std::unique_ptr<tier::Store> InFrontOf(std::unique_ptr<tier::Store> cold, const Clock& clock) {
     const uint64_t bytes_cap = (uint64_t{20} << 10) * (1 + prng_.NextBelow(40));
-    return std::make_unique<tier::WarmStore>(
+    auto warm = std::make_unique<tier::WarmStore>(
         tier::WarmOptions{.bytes_cap = bytes_cap, .allocator = &host_}, clock, std::move(cold));
+    warm_ = warm.get();
+    return warm;
+  }
+  /// Records that the warm tier lost: the store below may not have them yet.
+  uint64_t lost_above() const {
+    const tier::WarmStats stats = warm_->warm_stats();
+    return stats.evicted + stats.damaged;
   }
   std::span<const std::byte> host_bytes() const { return host_.bytes(); }
   /// Now and then some bits of the warm tier flip.
@@ -71,6 +78,7 @@ class CacheDevice {
  private:
   Prng prng_;
   RottingMemory host_;
+  const tier::WarmStore* warm_ = nullptr;  // the one of now
   cache::ProtectedMemory memory_;
   cache::DelayedOps ops_;
 };

@@ -121,7 +121,10 @@ class CacheSim : private Machine {
                                .ttl_us = who.ttl_us}));
   }
 
-  uint64_t Recycled() const { return recycled_before_ + store_->stats().records_recycled; }
+  uint64_t Recycled() const {
+    const uint64_t above = device_ == nullptr ? 0 : device_->lost_above();
+    return recycled_before_ + store_->stats().records_recycled + above;
+  }
 
   void Close() {
     for (Side& side : sides_) {
