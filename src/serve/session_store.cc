@@ -386,7 +386,12 @@ Result<void> SessionStore::WriteFileOf(const SessionRecord& record, Batch& batch
   auto written = WriteNew(hidden, bytes);
   std::optional<FileId> old;
   if (written && !is_new) {
-    if (auto opened = files_.Open(PathOf(name), {})) old = *opened;
+    // Who cannot open it could not overwrite its text when it has no name any more.
+    const auto opened = files_.Open(PathOf(name), {});
+    if (opened) old = *opened;
+    if (!opened && opened.error().code != ErrorCode::kNotFound) {
+      written = std::unexpected(opened.error());
+    }
   }
   if (written) {
     written = files_.Rename(PathOf(hidden), PathOf(name));

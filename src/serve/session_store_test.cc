@@ -421,6 +421,41 @@ TEST(SessionStoreFilesTest, ATextIsErasedOnceItsNameIsAnothersForGood) {
   EXPECT_LT(old_ones, 40);
 }
 
+/// Files of which one may refuse to be opened.
+class RefusingFiles : public FaultyFiles {
+ public:
+  using FaultyFiles::FaultyFiles;
+  Result<FileId> Open(const std::string& path, const OpenOptions& options) override {
+    if (path == refused) return Fail(ErrorCode::kIo, path + ": open: it fails");
+    return FaultyFiles::Open(path, options);
+  }
+  std::string refused;
+};
+
+// Its text could never be overwritten: nothing would reach it.
+TEST(SessionStoreFilesTest, AFileThatCannotBeOpenedIsNotReplaced) {
+  ManualClock clock;
+  RefusingFiles files({}, clock);
+  const auto store =
+      SessionStore::Open(files, {.directory = kDirectory, .unix_us = [] { return 1; }}).value();
+  const auto write = [&](std::vector<TokenId> text) {
+    bool settled = false;
+    store->Write({.head = {.name = "a"}, .text = std::move(text)},
+                 [&](const Result<void>& outcome) { settled = outcome.has_value(); });
+    while (store->Tick()) {
+    }
+    return settled;
+  };
+  const std::string path = std::string(kDirectory) + "/a";
+  ASSERT_TRUE(write({1, 2, 3}));
+  const std::vector<std::byte> before = *files.Contents(path);
+  files.refused = path;
+  EXPECT_FALSE(write({1, 2, 3, 4}));
+  EXPECT_EQ(*files.Contents(path), before);
+  files.refused.clear();
+  EXPECT_TRUE(write({1, 2, 3, 4}));
+}
+
 TEST(SessionStoreFilesTest, NoFileStaysOpen) {
   const std::string directory = testing::TempDir() + "quire_sessions_open";
   std::filesystem::remove_all(directory);
