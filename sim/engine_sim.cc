@@ -216,6 +216,7 @@ class EngineSim : private Machine {
   }
 
   bool Erase(uint32_t party) {
+    users_.NoteErased(AccountOf(party));
     const bool erased = cache_->Erase(tenants_[party]).has_value();
     Note(erased ? 1 : 0);
     if (tenants_[party] == kDefaultTenant) outsiders_.NoteErased();

@@ -436,6 +436,7 @@ void EngineUsers::CheckFailure(serve::RequestId id, const Asked& asked,
   const bool unread = error.code == ErrorCode::kIo || error.code == ErrorCode::kDeadline ||
                       error.code == ErrorCode::kCorrupt;
   if (asked.is_long && unread) return;
+  if (asked.is_long && asked.erased && error.code == ErrorCode::kNotFound) return;
   if (!asked.talk.empty()) {
     if (error.code == ErrorCode::kIo) return;  // the disk did not give its text
   }
@@ -579,6 +580,10 @@ void EngineUsers::CloseTalk() {
                                             }));
   if (!closed)
     tell_(&SimReport::unexplained, fmt::format("'{}': {}", name, closed.error().message));
+}
+
+void EngineUsers::NoteErased(uint32_t account) {
+  for (auto& [id, asked] : asked_) asked.erased |= AccountOf(asked.party) == account;
 }
 
 void EngineUsers::EraseParty(uint32_t party, std::function<void(bool gone)> settled) {

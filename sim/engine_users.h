@@ -63,6 +63,8 @@ class EngineUsers {
   void ForkTalk();
   void EndTalk();
   void CloseTalk();
+  /// What a cache has of an account goes, though requests of it are under way.
+  void NoteErased(uint32_t account);
   /// All sessions of a tenant end, as its blocks do. `settled` hears whether they are gone.
   void EraseParty(uint32_t party, std::function<void(bool gone)> settled = {});
   uint32_t AnyParty();
@@ -92,6 +94,7 @@ class EngineUsers {
     std::string talk{};  // its name; empty: it is of no session
     Reader reader = Reader::kQuick;
     bool is_long = false;
+    bool erased = false;              // its account was meanwhile
     uint64_t budget_bytes_least = 0;  // while it was there
     uint64_t ends_by_tick = UINT64_MAX;
     bool cancelled = false;
