@@ -195,7 +195,11 @@ bool Transfers::TickStore(uint64_t wait_us) {
     hurry_tag_ = tag;
   }
   store_->Tick(done_, worked ? 0 : wait_us);
-  if (write_after_us_ > 0 && store_->Stats().in_flight == 0) write_after_us_ = 0;
+  if (write_after_us_ > 0) {
+    const bool under_way = store_->Stats().in_flight > 0;
+    if (awaits_arrival_ && !under_way) write_after_us_ = 0;
+    awaits_arrival_ = under_way;
+  }
   return TakeDone() || worked;
 }
 
@@ -228,11 +232,9 @@ bool Transfers::BeginNew() {
 
 // What is on its way to the disk makes room when it arrives; what waits for a commit does not.
 void Transfers::OnBusy() {
-  if (store_->Stats().in_flight > 0) {
-    write_after_us_ = clock_.NowMicros() + kBusyPauseUs;
-  } else {
-    Hurry();
-  }
+  write_after_us_ = clock_.NowMicros() + kBusyPauseUs;
+  awaits_arrival_ = store_->Stats().in_flight > 0;
+  if (!awaits_arrival_) Hurry();
 }
 
 // Nothing here takes memory. False: nothing ended that was asked for.

@@ -209,7 +209,7 @@ class Transfers {
   bool TickStore(uint64_t wait_us) QUIRE_EXCLUDES(store_mutex_);
   bool BeginNew() QUIRE_REQUIRES(store_mutex_);
   bool TakeDone() QUIRE_REQUIRES(store_mutex_);
-  void OnBusy();
+  void OnBusy() QUIRE_REQUIRES(store_mutex_);
   void End(Ends::Requests::node_type request, const tier::StoreCompletion& end)
       QUIRE_REQUIRES(mutex_);
   uint64_t events() const;
@@ -224,6 +224,8 @@ class Transfers {
   Ends::Requests under_way_ QUIRE_GUARDED_BY(store_mutex_);  // by tag
   std::vector<tier::StoreCompletion> done_ QUIRE_GUARDED_BY(store_mutex_);
   uint64_t hurry_tag_ QUIRE_GUARDED_BY(store_mutex_) = 0;  // 0: none is under way
+  // Something was on its way to the disk since the store was too busy.
+  bool awaits_arrival_ QUIRE_GUARDED_BY(store_mutex_) = false;
 
   friend class Ends;
   mutable Mutex mutex_{LockRank::kLeaf};
