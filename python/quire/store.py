@@ -423,8 +423,8 @@ class BlockStore:
                 self.wait(batch, 0)
             except DeadlineError:
                 self._left.append(batch)
-            except NotFoundError:
-                pass
+            except NotFoundError:  # it ended just when its caller was interrupted
+                self._take(batch, ())
 
     def _check(self, code: int, error: _Error) -> None:
         if code == 0:
@@ -479,8 +479,9 @@ class BlockStore:
 
     def _take(self, number: int, results: Iterable[_Result]) -> list[Result]:
         with self._lock:
-            batch = self._batches.pop(number)
-        batch.release()
+            batch = self._batches.pop(number, None)
+        if batch is not None:
+            batch.release()
         return [Result(Outcome(result.outcome), result.bytes) for result in results]
 
 
