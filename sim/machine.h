@@ -43,8 +43,8 @@ class Machine {
   /// Where disks report errors, now and then some sectors go bad: for good, or until they are
   /// written. Of the epochs' copies one at a time.
   std::optional<Worn> Wear();
-  /// A copy of the epochs lies on bad sectors: a crash that tears the other one costs both.
   bool IsOfEpochs(std::string_view path) const;
+  /// A copy of the epochs lies on bad sectors: a crash that tears the other one costs both.
   bool EpochsAreWorn() const;
   /// Some sectors cannot be overwritten any more.
   bool worn_for_good() const { return worn_for_good_; }
