@@ -471,7 +471,7 @@ class CacheSim : private Machine {
     }
     AfterErasing(party, durable);
     if (dice != 2) return;
-    EndLoads(sides_);
+    for (Side& side : sides_) side.loads.clear();
     if (durable && !beside_mates) LookForErased(party);
   }
 

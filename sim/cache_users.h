@@ -94,10 +94,6 @@ struct Side {  // a cache and who uses it
   }
 };
 
-inline void EndLoads(std::span<Side> sides) {
-  for (Side& side : sides) side.loads.clear();
-}
-
 struct Expected {  // what a restart has to find
   Origin origin{};
   std::vector<TokenId> tokens{};

@@ -386,7 +386,7 @@ Result<void> SessionStore::WriteFileOf(const SessionRecord& record, Batch& batch
   auto written = WriteNew(hidden, bytes);
   std::optional<FileId> old;
   if (written && !is_new) {
-    // Who cannot open it could not overwrite its text when it has no name any more.
+    // A file that cannot be opened cannot be overwritten when it has no name any more.
     const auto opened = files_.Open(PathOf(name), {});
     if (opened) old = *opened;
     if (!opened && opened.error().code != ErrorCode::kNotFound) {

@@ -244,6 +244,7 @@ TEST_F(ColdEraseTest, WhatFirstWritesLeaveInARecycledSegmentGoes) {
       }
       Open();
       left += FoundInFiles(100, 4, "b") > 0 ? 1 : 0;
+      EXPECT_EQ(store_->UsageOf(PublisherOf("")), PublisherUsage{}) << "it stored nothing";
       Erase("b");
       EXPECT_EQ(Flush(), kOk);
       EXPECT_EQ(FoundInFiles(100, 4, "b"), 0);

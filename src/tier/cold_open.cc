@@ -299,8 +299,8 @@ class ColdOpener {
     state_->may_have_more |= !found.gaps.empty() || !scan.unreadable.empty();
     recovery_.damaged += scan.unreadable.size();
     row.generation = scan.generation;
-    // A void in front of an owner that has stored nothing is nobody's.
-    const bool is_free = row.entries.empty() && scan.records.empty() && found.gaps.empty();
+    // A segment of voids alone has no owner yet.
+    const bool is_free = row.tail == 0 && scan.records.empty() && found.gaps.empty();
     row.tail = is_free ? 0 : scan.tail;
     for (const RecordSummary& record : scan.records) {
       if (row.entries.empty()) {

@@ -98,7 +98,7 @@ TEST_F(ToolsTest, EveryKindOfDamageIsSeenAndMended) {
   }
 }
 
-// It may be of a tenant that was erased, and nobody knows of whom afterwards.
+// It may be of a tenant that was erased, and without its headers the store cannot tell.
 TEST_F(ToolsTest, OfWhatRepairTakesAwayNoByteStays) {
   Fill();
   FlipBit("segment-000000", 3 * 16384 + 8000);

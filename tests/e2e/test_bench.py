@@ -64,6 +64,7 @@ def test_threads_choose_the_cases():
     ("attention", "cached/int8", "more", 1),
     ("attention", "decode/q25/32768", "less", 2),
     ("cache", "commit/f16/", "less", 1),
+    ("cache", "commit/int8/", "less", 1),
     ("codec", "encode/int8", "more", 1),
     ("index", "find/shared", "more", 1),
     ("pool", "allocate_free/t", "less", 2),

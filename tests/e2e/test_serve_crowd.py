@@ -111,6 +111,22 @@ class Watch:
         self.thread.join()
 
 
+def crowd(server, start, sent, key):
+    """500 bodies at once: what watched meanwhile, what was answered, the memory afterwards, words."""
+    with Watch(server) as watch:
+        flood = subprocess.run(
+            [sys.executable, "-c", FLOOD, str(server.port), str(CROWD), str(BODY), str(sent), key,
+             "12" if sent == BODY else "2"], capture_output=True, text=True, timeout=120, check=True)
+        until = time.monotonic() + 20
+        while resident_bytes(server) > start + (50 << 20) and time.monotonic() < until:
+            time.sleep(0.1)
+    after = resident_bytes(server)
+    said = (f"{flood.stdout.strip()}: start {start >> 20} MiB, peak {watch.peak >> 20}, after "
+            f"{after >> 20}; slowest /healthz {watch.slowest_ms:.0f} ms, "
+            f"a sleep {watch.overslept_ms:.0f} ms too long")
+    return watch, flood.stdout, after, said
+
+
 @pytest.mark.parametrize("key, sent, expected", [
     ("", BODY, {"401"}), (ALICE, BODY, {"400", "503"}), (ALICE, BODY // 2, {"503"})],
     ids=["without a key", "with a key", "half sent"])
@@ -121,23 +137,16 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
                               "--body-timeout", 5) as server:
         server.ask("/v1/completions", {"prompt": "a" * 1000, "max_tokens": 8}, key=ALICE)
         start = resident_bytes(server)
-        with Watch(server) as watch:
-            flood = subprocess.run(
-                [sys.executable, "-c", FLOOD, str(server.port), str(CROWD), str(BODY), str(sent), key,
-                 "12" if sent == BODY else "2"], capture_output=True, text=True, timeout=120, check=True)
-            until = time.monotonic() + 20
-            while resident_bytes(server) > start + (50 << 20) and time.monotonic() < until:
-                time.sleep(0.1)
-        after = resident_bytes(server)
-        said = (f"{flood.stdout.strip()}: start {start >> 20} MiB, peak {watch.peak >> 20}, after "
-                f"{after >> 20}; slowest /healthz {watch.slowest_ms:.0f} ms, "
-                f"a sleep {watch.overslept_ms:.0f} ms too long")
-        print(said)
-        assert all(f"'{status}'" in flood.stdout for status in expected), said
-        assert after < start + (50 << 20), said
-        assert watch.peak < start + (400 << 20), said
-        # 23 ms at most on an idle machine (docs/operations.md); this is for what blocks.
-        assert watch.slowest_ms < 1000 + watch.overslept_ms, said
+        # A pause of the machine hits one crowd; a server that blocks is slow in each of them.
+        for _ in range(3):
+            watch, flood, after, said = crowd(server, start, sent, key)
+            print(said)
+            assert all(f"'{status}'" in flood for status in expected), said
+            assert after < start + (50 << 20), said
+            assert watch.peak < start + (400 << 20), said
+            if watch.slowest_ms < 100 + watch.overslept_ms:
+                break
+        assert watch.slowest_ms < 100 + watch.overslept_ms, said
         metrics = server.ask("/metrics", url=server.operator_url)[1]
         assert "\nquire_http_body_bytes 0\n" in metrics
         if key:
