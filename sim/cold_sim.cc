@@ -386,7 +386,11 @@ class ColdSim : private Machine {
     files_.set_rates({});
     files_.MendDisk();
     files_.set_disk_bytes(~uint64_t{0});
-    if (!Settle()) return Problem(report_.stuck, "requests never ended");
+    if (!Settle()) {
+      return Problem(report_.stuck,
+                     fmt::format("{} puts, {} loads and {} flushes and erasures never ended",
+                                 puts_.size(), loads_.size(), others_.size()));
+    }
     Flush();
     if (!Settle()) return Problem(report_.stuck, "a flush never ended");
     Restart(0);

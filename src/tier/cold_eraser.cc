@@ -77,7 +77,7 @@ void ColdEraser::ShrinkToCap() {
   const auto number = Dispensable();
   if (!number) return;
   Segment& segment = state_.segments[*number];
-  if (segment.state != SegmentState::kFree) {
+  if (segment.state != SegmentState::kFree || segment.to_wipe || !segment.leftovers.empty()) {
     state_.stats.evicted += state_.ForgetSegment(*number);
     return Discard(*number);
   }
