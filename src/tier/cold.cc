@@ -208,9 +208,11 @@ void ColdStore::EndFlushes() {
     const bool hides = state_->MayHideErased();
     if (hides) {
       LogWarn(
-          "store {}: what was erased may lie in segments that cannot be used: it is overwritten "
-          "when the store is opened and they can be, or see `quire store repair`",
-          state_->options.directory);
+          "store {}: what was erased may lie in {}: it is overwritten when the store is opened and "
+          "they can be, or see `quire store repair`",
+          state_->options.directory,
+          state_->segments.HasLost() ? "segments that cannot be used"
+                                     : "what is there of tenants, as the epochs cannot be read");
     }
     state_->End(f.tag, failed || hides ? StoreOutcome::kIo : StoreOutcome::kOk);
     return true;

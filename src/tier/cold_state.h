@@ -96,8 +96,11 @@ struct ColdState {
   bool Serves(const PublisherId& publisher, uint64_t erase_epoch) const;
   /// Something was erased, in this run or before.
   bool MayBeErased() const { return epochs.version() > 0 || epochs_damaged; }
-  /// What was erased may lie in a segment that cannot be used, where no zeros reach it.
-  bool MayHideErased() const { return MayBeErased() && segments.HasLost(); }
+  /// What was erased may lie where no zeros reach it: in a segment that cannot be used, or, without
+  /// good epochs, in any that has an owner who may be erased.
+  bool MayHideErased() const {
+    return MayBeErased() && (segments.HasLost() || (epochs_damaged && segments.HasNamed()));
+  }
   /// The cap leaves room for the epochs of so many publishers. Segments may have to give way: there
   /// are more files than segments_max() then.
   bool ReserveEpochs(uint64_t publishers);

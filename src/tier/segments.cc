@@ -85,6 +85,13 @@ bool SegmentTable::HasLost() const {
                              [](const Segment& s) { return s.state == SegmentState::kLost; });
 }
 
+bool SegmentTable::HasNamed() const {
+  return std::ranges::any_of(segments_, [](const Segment& s) {
+    return (s.state == SegmentState::kActive || s.state == SegmentState::kSealed) &&
+           s.publisher != PublisherId{};
+  });
+}
+
 std::optional<uint32_t> SegmentTable::ActiveOf(const PublisherId& publisher) const {
   for (uint32_t i = 0; i < size(); ++i) {
     if (segments_[i].state == SegmentState::kActive && segments_[i].publisher == publisher)

@@ -101,6 +101,8 @@ class SegmentTable {
   uint32_t files() const;
   /// Whether one cannot be used in this run.
   bool HasLost() const;
+  /// Whether one belongs to a named publisher.
+  bool HasNamed() const;
   void SetLimits(const PublisherLimits& limits) { limits_[limits.publisher] = limits; }
 
   /// Counts a record that comes, goes, or is used at this time.
