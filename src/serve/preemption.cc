@@ -102,9 +102,11 @@ bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
   }
   if (ReleaseIdleSession() || PreemptPaused(&task)) return true;
   Task* const other = FirstToGiveWay(state_, /*spare_oldest=*/true);
+  // What is loaded for others has its room already, which they give back when they are done.
+  const bool others_load = state_.holders() > state_.tasks.running().size();
   if (other != nullptr) {
     Preempt(*other, Waits::kRoom);
-  } else if (state_.options.outside_retry_us > 0) {
+  } else if (state_.options.outside_retry_us > 0 || others_load) {
     Preempt(task, Waits::kRoom);
   } else if (task.starts_whole()) {
     task.Fail(error);

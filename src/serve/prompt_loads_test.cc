@@ -133,6 +133,18 @@ TEST_F(PromptLoadsTest, OthersWaitForWhatIsLoaded) {
   EXPECT_EQ(other.wait().what, Waits::kNothing);
 }
 
+TEST_F(PromptLoadsTest, WhoRunsAloneWaitsForTheRoomOfALoad) {
+  MakeWith(LoadPolicy::kAlways);
+  ASSERT_TRUE(Start(Ask()).has_value());
+  Task& alone = AddRunning({.prompt = Tokens(kBlock, 2)});
+  EXPECT_FALSE(preemption_->MakeRoomToGrow(alone, {ErrorCode::kNoSpace, "full"}));
+  EXPECT_FALSE(alone.ended());
+  EXPECT_EQ(alone.wait().what, Waits::kRoom);
+  BringAll();
+  loads_->TakeDone();
+  EXPECT_EQ(alone.wait().what, Waits::kNothing);
+}
+
 TEST_F(PromptLoadsTest, NothingIsLoadedWhereThatIsNotWanted) {
   MakeWith(LoadPolicy::kNever);
   Task& task = Ask();
