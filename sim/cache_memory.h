@@ -57,9 +57,10 @@ class CacheMemory {
 
   /// Where the caches have their slots.
   DeviceMemory* memory() { return &memory_; }
-  /// As RawBytes::Learn.
+  /// As RawBytes::Learn, and of the warm tier.
   void Learn(FaultyFiles& files, const std::string& directory) {
     raw_bytes_.Learn(files, directory);
+    if (device_ != nullptr) raw_bytes_.LearnFrom(device_->host_bytes());
   }
   /// As RawBytes::Find, in free slots of these caches, or (`everything`) in all memory.
   std::string Find(const tier::PublisherId& publisher, uint64_t epoch, FaultyFiles& files,

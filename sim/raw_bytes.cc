@@ -54,6 +54,16 @@ void RawBytes::Learn(FaultyFiles& files, const std::string& directory) {
   }
 }
 
+void RawBytes::LearnFrom(std::span<const std::byte> memory) {
+  for (uint64_t at = 0; at + tier::kRecordAlignment <= memory.size();
+       at += tier::kRecordAlignment) {
+    const auto summary = tier::InspectHeader(memory.subspan(at));
+    if (!summary || summary->is_void || at + summary->record_bytes() > memory.size()) continue;
+    const auto record = memory.subspan(at, summary->record_bytes());
+    if (IsWhole(*summary, record)) Add(*summary, record);
+  }
+}
+
 void RawBytes::Add(const tier::RecordSummary& record, std::span<const std::byte> bytes) {
   if (record.block_index < block_first_) return;
   const auto payload = bytes.subspan(record.header_bytes);

@@ -30,6 +30,8 @@ class RawBytes {
   /// Looks for whole records that it has not seen, in all segments of a directory. Wherever the same
   /// bytes are seen again in a record of a later epoch they are that one's.
   void Learn(FaultyFiles& files, const std::string& directory);
+  /// The same of a warm tier, which may have what the disk did not take.
+  void LearnFrom(std::span<const std::byte> memory);
 
   /// What a publisher had before an epoch, and is in a file of the disk, in other memory, or, where
   /// nothing is under way, in what the store on it reads and writes by. Empty: nothing.
