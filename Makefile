@@ -112,10 +112,12 @@ mutants: deps  ## small faults put into the code: how many the suites notice (FL
 sim: build  ## 10,000 seeds of all three simulators, 2,000 steps each
 	@build/release/quire sim --what all --seeds 1..10000 --steps 2000
 
-many-tenants: build  ## a store of which a million tenants are erased
+many-tenants: deps  ## a store of which a million tenants are erased
+	@$(call BUILD,release) --target tier_test
 	@QUIRE_MANY_TENANTS=1 build/release/bin/tier_test --gtest_filter='*VeryManyTenants*'
 
-turns: build  ## threads of a cache in the orders of 30,000 seeds
+turns: deps  ## threads of a cache in the orders of 30,000 seeds
+	@$(call BUILD,release) --target turns_test
 	@QUIRE_TURNS_SEEDS=$${QUIRE_TURNS_SEEDS:-1..30000} build/release/bin/turns_test --gtest_brief=1
 
 nightly: dev-deps  ## all that is too slow for every change, each step in turn; ends with one line
