@@ -28,11 +28,17 @@ struct BlockStoreOptions {
   uint64_t commit_interval_us = 20'000;
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // read again in the background; 0: nothing
   uint32_t disk_requests_max = 64;  // that the disk works on at the same time; at most 4,096
+  // Of the blocks that were put or read last, which are kept in memory too; 0: none.
+  uint64_t memory_bytes = uint64_t{256} << 20;
+  // A Put ends when its block can be found: in memory, if it has room there. It becomes durable
+  // soon after, and so it is when a later Flush ends. false: when it is durable.
+  bool accepts_puts = false;
 };
 
 /// How a request about one block ended. The numbers are frozen.
 enum class BlockOutcome : uint8_t {
-  kOk = 0,        // Put, Remove: durable. Get: verified and copied. Exists: it is there
+  kOk = 0,        // Put: durable, or accepted. Remove: durable. Get: verified and copied. Exists:
+                  // it is there
   kPresent = 1,   // Put: it was there, or is being written, and stays as it is
   kAbsent = 2,    // Get, Exists, Remove: it is not there
   kDamaged = 3,   // Get: what lay there was not it, and is forgotten. A miss as kAbsent is
@@ -78,12 +84,12 @@ struct BlockBatch {
 
 /// Numbers of the store; counters are of this opening.
 struct BlockStoreStats {
-  uint64_t blocks = 0;
+  uint64_t blocks = 0;           // that are durable
   uint64_t bytes = 0;            // of all files, what is preallocated included
   uint64_t bytes_cap = 0;        //
   uint64_t bytes_live = 0;       // that blocks take on disk
   uint64_t block_bytes_max = 0;  // longest block
-  uint64_t memory_bytes = 0;     // index and staging
+  uint64_t memory_bytes = 0;     // index, staging, and blocks in memory
   uint64_t bytes_written = 0;    // to the disk
   uint64_t bytes_read = 0;       // from the disk
   uint64_t evicted = 0;          // blocks that made room for others
@@ -96,6 +102,8 @@ struct BlockStoreStats {
   uint64_t gets_failed = 0;      // anything else
   uint64_t removed = 0;          // Removes that ended with kOk
   bool disk_full = false;        // no more files can be made
+  uint64_t puts_lost = 0;        // that were accepted, and which the disk did not take
+  uint64_t memory_hits = 0;      // of `hits`: out of memory
 };
 
 /// A store, owned by one process at a time.
@@ -109,8 +117,8 @@ struct BlockStoreStats {
 /// Contents: a key names its bytes for good: Put leaves a block that is there as it is. To replace
 ///           one, Remove it first and wait
 /// Room:     when the cap is reached the blocks that were used longest ago go, by files
-/// Crashes:  what ended with kOk is found after kill -9 and after a power cut, unless room was
-///           needed. Wrong bytes never come back (docs/durability.md)
+/// Crashes:  what is durable is found after kill -9 and after a power cut, unless room was needed.
+///           Wrong bytes never come back (docs/durability.md)
 /// Threads:  any, for all calls at once, but for the destructor
 class BlockStore {
  public:
@@ -124,7 +132,8 @@ class BlockStore {
   BlockStore(const BlockStore&) = delete;
   BlockStore& operator=(const BlockStore&) = delete;
 
-  /// Writes blocks. They can be found when the batch ends.
+  /// Writes blocks. They can be found when the batch ends, and are durable then unless the store
+  /// accepts_puts.
   /// Cost: one hash per key now; bytes are copied and checksummed by the store's thread
   uint64_t Put(std::string_view name_space, std::span<const BlockPut> blocks);
   uint64_t Get(std::string_view name_space, std::span<const BlockGet> blocks);

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
-from ._errors import InvalidArgumentError
+from ._errors import InvalidArgumentError, IoError, NoSpaceError
 from ._quire import DiskStore
 
 
@@ -33,6 +34,9 @@ class Lease:
                 raise InvalidArgumentError(
                     f"the store in {self._key[1]!r} is open in this process with a cap of "
                     f"{shared.cap_bytes} bytes, not {cap_bytes}: close what uses it first")
+            if shared.leases > 0:  # what others published so far is there for this one
+                with contextlib.suppress(IoError, NoSpaceError):
+                    shared.store.flush()
             shared.leases += 1
         self.store = shared.store
         self._ended = False

@@ -240,6 +240,8 @@ class BlockStore::Impl final : private transfer::Worker {
     stats.evicted = cold.evicted;
     stats.damaged = cold.damaged;
     stats.disk_full = cold.disk_full;
+    stats.puts_lost = engine_->puts_lost();
+    stats.memory_hits = engine_->memory_hits();
     return stats;
   }
 

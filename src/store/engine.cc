@@ -67,6 +67,9 @@ Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options) {
                             .chunk_bytes = kChunkBytes,
                             .reads_max = options.disk_requests_max,
                             .scrub_bytes_per_s = options.scrub_bytes_per_s};
+  if (options.accepts_puts && options.memory_bytes == 0) {
+    return Fail(ErrorCode::kInvalidArgument, "store: accepts_puts without memory_bytes");
+  }
   const uint64_t record_bytes = RecordBytesOf(block_bytes);
   QUIRE_TRY(ChooseSegments(record_bytes, cold));
   // A record is whole in memory while it is checked; some chunks more let others be under way.
@@ -89,19 +92,33 @@ Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& 
     LogWarn("store {}: its segments of {} bytes hold blocks of {} bytes at most, not {}",
             cold.directory, opened->segment_bytes(), block_max, options.block_bytes_max);
   }
-  return std::unique_ptr<BlockEngine>(new BlockEngine(cold, clock, std::move(opened), block_max));
+  tier::ColdStore& below = *opened;
+  std::unique_ptr<tier::WarmStore> memory;
+  try {
+    memory = std::make_unique<tier::WarmStore>(
+        tier::WarmOptions{.bytes_cap = options.memory_bytes}, clock, std::move(opened));
+  } catch (const std::bad_alloc&) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("store: there are no {} bytes of memory for blocks (memory_bytes)",
+                            options.memory_bytes));
+  }
+  return std::unique_ptr<BlockEngine>(
+      new BlockEngine(options, clock, below, std::move(memory), block_max));
 }
 
-BlockEngine::BlockEngine(const tier::ColdOptions& options, const Clock& clock,
-                         std::unique_ptr<tier::ColdStore> cold, uint64_t block_bytes_max)
+BlockEngine::BlockEngine(const BlockStoreOptions& options, const Clock& clock,
+                         tier::ColdStore& cold, std::unique_ptr<tier::WarmStore> memory,
+                         uint64_t block_bytes_max)
     : options_(options),
       clock_(clock),
-      cold_(*cold),
-      transfers_(std::move(cold), clock, {.disk_wait_us = kDiskWaitUs, .steps_back = false}),
+      memory_(*memory),
+      cold_(cold),
+      transfers_(std::move(memory), clock, {.disk_wait_us = kDiskWaitUs, .steps_back = false}),
       block_bytes_max_(block_bytes_max) {}
 
 std::optional<uint64_t> BlockEngine::Find(const Digest& key) const {
-  const auto bytes = cold_.RecordBytesOf(key);
+  auto bytes = cold_.RecordBytesOf(key);
+  if (!bytes) bytes = memory_.RecordBytesOf(key);
   if (!bytes || *bytes < kRecordBytesMin) return std::nullopt;
   return BlockBytesIn(*bytes);
 }
@@ -114,16 +131,11 @@ void BlockEngine::Begin(Request& request) {
       return waiting_.push_back(&request);
     case RequestKind::kFlush: ++flushes_waiting_; return waiting_.push_back(&request);
     case RequestKind::kGet: return Get(request);
-    case RequestKind::kRemove:
-      transfers_.Begin([this, key = request.identity.key](tier::Store&,
-                                                          uint64_t tag) { cold_.Remove(key, tag); },
-                       ends_,
-                       [this, &request](const StoreCompletion& end) {
-                         if (end.outcome == StoreOutcome::kIo)
-                           return End(request, BlockOutcome::kIo);
-                         End(request, end.outcome == StoreOutcome::kOk ? BlockOutcome::kOk
-                                                                       : BlockOutcome::kAbsent);
-                       });
+    case RequestKind::kRemove: {
+      const auto accepted = accepted_.find(request.identity.key);
+      if (accepted != accepted_.end()) return accepted->second.push_back(&request);
+      return Remove(request);
+    }
   }
 }
 
@@ -134,7 +146,7 @@ transfer::Worker::Turned BlockEngine::Turn(std::vector<Request*>& ended) {
   ended.insert(ended.end(), ended_.begin(), ended_.end());
   ended_.clear();
   if (options_.scrub_bytes_per_s > 0) turned.wait_us = 20'000;
-  if (under_way_ > 0) turned.wait_us = std::min<uint64_t>(options_.commit_interval_us / 8, 5'000);
+  if (under_way_ + accepted_.size() > 0) turned.wait_us = std::min<uint64_t>(options_.commit_interval_us / 8, 5'000);
   if (!waiting_.empty()) turned.wait_us = kBusyPauseUs;
   return turned;
 }
@@ -146,7 +158,6 @@ void BlockEngine::GiveWaiting() {
     waiting_.pop_front();
     if (request.kind == RequestKind::kPut) {
       Put(request);
-      ends_.Run();  // one that was refused is the next one again
       continue;
     }
     --flushes_waiting_;
@@ -157,20 +168,50 @@ void BlockEngine::GiveWaiting() {
 }
 
 void BlockEngine::Put(Request& request) {
+  const Digest key = request.identity.key;
+  if (accepted_.contains(key)) return End(request, BlockOutcome::kPresent);
   const uint64_t body_bytes = RoundDown(uint64_t{request.data.size()}, tier::kRecordAlignment);
   const tier::RecordLayout layout = LayoutOf(body_bytes);
   EncodeLastPage(request.data.subspan(body_bytes), last_page_);
   const std::array<std::span<const std::byte>, 2> sections = {request.data.first(body_bytes),
                                                               last_page_};
+  const size_t count = layout.sections().size();
+  std::array<uint32_t, 2> crcs{};
+  std::ranges::transform(sections, crcs.begin(), [](auto section) { return Crc32c(section); });
+  const auto write = std::make_shared<Request*>(&request);  // null: it has ended
   transfers_.Write({.identity = request.identity,
                     .layout = &layout,
-                    .sections = std::span(sections).last(layout.sections().size())},
-                   ends_,
-                   [this, &request](const StoreCompletion& end) { TakePut(request, end.outcome); });
+                    .sections = std::span(sections).last(count),
+                    .crcs = std::span(crcs).last(count)},
+                   ends_, [this, key, write](const StoreCompletion& end) {
+                     Request* const put = std::exchange(*write, nullptr);
+                     put != nullptr ? TakePut(*put, end.outcome) : TakeAccepted(key, end.outcome);
+                   });
+  ends_.Run();  // one that was refused is the next one again
+  if (!options_.accepts_puts || *write == nullptr || !memory_.RecordBytesOf(key)) return;
+  accepted_.try_emplace(key);
+  *write = nullptr;
+  End(request, BlockOutcome::kOk);
+}
+
+// What memory has of it goes when the store below forgets it, so that nothing brings it back.
+void BlockEngine::Remove(Request& request) {
+  transfers_.Begin(
+      [this, &request](tier::Store&, uint64_t tag) {
+        request.was_in_memory = memory_.Drop(request.identity.key);
+        cold_.Remove(request.identity.key, tag);
+      },
+      ends_,
+      [this, &request](const StoreCompletion& end) {
+        if (end.outcome == StoreOutcome::kIo) return End(request, BlockOutcome::kIo);
+        const bool was_there = end.outcome == StoreOutcome::kOk || request.was_in_memory;
+        End(request, was_there ? BlockOutcome::kOk : BlockOutcome::kAbsent);
+      });
 }
 
 void BlockEngine::Get(Request& request) {
-  const auto record_bytes = cold_.RecordBytesOf(request.identity.key);
+  auto record_bytes = cold_.RecordBytesOf(request.identity.key);
+  if (!record_bytes) record_bytes = memory_.RecordBytesOf(request.identity.key);
   if (!record_bytes) return End(request, BlockOutcome::kAbsent);
   const auto body_bytes = BodyBytesOf(*record_bytes);
   if (!body_bytes) return End(request, BlockOutcome::kDamaged);
@@ -184,7 +225,8 @@ void BlockEngine::Get(Request& request) {
   transfers_.Read({.identity = request.identity,
                    .layout = &*request.layout,
                    .section_count = static_cast<uint32_t>(count),
-                   .out = std::span(request.sections).last(count)},
+                   .out = std::span(request.sections).last(count),
+                   .crcs = std::span(request.crcs).last(count)},
                   /*deadline_us=*/0, ends_,
                   [this, &request](const StoreCompletion& end) { TakeGet(request, end.outcome); });
 }
@@ -204,6 +246,19 @@ void BlockEngine::TakePut(Request& request, StoreOutcome outcome) {
     default: break;  // the disk failed, or (kUnknownEpoch) lost what says who was erased
   }
   End(request, BlockOutcome::kIo);
+}
+
+// A disk that takes nothing says so once: callers were told that their blocks were accepted.
+void BlockEngine::TakeAccepted(const Digest& key, StoreOutcome outcome) {
+  const bool is_lost = outcome != StoreOutcome::kOk && outcome != StoreOutcome::kPresent;
+  if (is_lost) ++puts_lost_;
+  if (is_lost && !loses_puts_) {
+    LogWarn("store {}: blocks that were accepted are not written: the disk is full, or fails",
+            options_.directory);
+  }
+  loses_puts_ = is_lost;
+  const auto ended = accepted_.extract(key);
+  for (Request* const remove : ended.mapped()) Remove(*remove);
 }
 
 void BlockEngine::TakeGet(Request& request, StoreOutcome outcome) {

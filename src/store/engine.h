@@ -4,8 +4,10 @@
 #define QUIRE_STORE_ENGINE_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +19,7 @@
 #include "quire/store.h"
 #include "store/opaque.h"
 #include "tier/cold.h"
+#include "tier/warm.h"
 #include "transfer/transfers.h"
 
 namespace quire::store {
@@ -37,7 +40,9 @@ struct Request {
   // The engine's.
   std::optional<tier::RecordLayout> layout{};  // Get, while the cold tier reads
   std::array<std::span<std::byte>, 2> sections{};
+  std::array<uint32_t, 2> crcs{};  // of these
   uint64_t body_bytes = 0;
+  bool was_in_memory = false;                  // Remove
   std::optional<uint64_t> refused_us{};  // Put: when the cold tier was first too busy for it
 };
 
@@ -45,9 +50,9 @@ struct Request {
 /// Errors: kInvalidArgument
 Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options);
 
-/// A client of the transfers of a cold tier, which give it its turns.
+/// A client of the transfers of a cold tier behind a warm one, which give it its turns.
 ///
-/// Threads: one at a time, but for EpochOf, Find, stats and block_bytes_max
+/// Threads: one at a time, but for EpochOf, Find, stats, puts_lost, memory_hits, block_bytes_max
 class BlockEngine {
  public:
   /// `files` and `clock` must outlive it.
@@ -71,28 +76,37 @@ class BlockEngine {
   /// Most bytes that the block of a key may have; nothing when it is not there.
   std::optional<uint64_t> Find(const Digest& key) const;
   tier::StoreStats stats() const { return transfers_.stats(); }
+  uint64_t puts_lost() const { return puts_lost_; }
+  uint64_t memory_hits() const { return memory_.warm_stats().loads; }
   uint64_t block_bytes_max() const { return block_bytes_max_; }
 
  private:
-  BlockEngine(const tier::ColdOptions& options, const Clock& clock,
-              std::unique_ptr<tier::ColdStore> cold, uint64_t block_bytes_max);
+  BlockEngine(const BlockStoreOptions& options, const Clock& clock, tier::ColdStore& cold,
+              std::unique_ptr<tier::WarmStore> memory, uint64_t block_bytes_max);
 
   void GiveWaiting();
   void Put(Request& request);
   void Get(Request& request);
+  void Remove(Request& request);
   void TakePut(Request& request, tier::StoreOutcome outcome);
+  void TakeAccepted(const Digest& key, tier::StoreOutcome outcome);
   void TakeGet(Request& request, tier::StoreOutcome outcome);
   void End(Request& request, BlockOutcome outcome, uint64_t bytes = 0);
 
-  const tier::ColdOptions options_;
+  const BlockStoreOptions options_;
   const Clock& clock_;
-  tier::ColdStore& cold_;  // of the transfers
+  tier::WarmStore& memory_;  // of the transfers
+  tier::ColdStore& cold_;    // below it
   transfer::Transfers transfers_;
   transfer::Ends ends_{transfers_, /*wakes=*/true};
   const uint64_t block_bytes_max_;
   LastPage last_page_{};          // of the block that is being put
   std::deque<Request*> waiting_;  // Puts and Flushes, in their order
   uint32_t flushes_waiting_ = 0;  // of these
+  // Puts that have ended and are not durable yet, by key, and Removes that wait for that.
+  std::map<Digest, std::vector<Request*>> accepted_;
+  std::atomic<uint64_t> puts_lost_ = 0;
+  bool loses_puts_ = false;  // the last accepted one was lost
   uint64_t under_way_ = 0;
   std::vector<Request*> ended_;
 };

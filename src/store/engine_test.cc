@@ -107,7 +107,8 @@ class EngineTest : public testing::Test {
   BlockStoreOptions options_ = {.directory = "store",
                                 .bytes_cap = 16 << 20,
                                 .block_bytes_max = kBlockMax,
-                                .scrub_bytes_per_s = 0};
+                                .scrub_bytes_per_s = 0,
+                                .memory_bytes = 0};
   std::unique_ptr<BlockEngine> engine_;
 };
 

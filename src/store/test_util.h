@@ -54,7 +54,8 @@ inline BlockStoreOptions TestOptions(const TestDirectory& directory) {
           .bytes_cap = 32 << 20,
           .block_bytes_max = 1 << 20,
           .commit_interval_us = 5000,
-          .scrub_bytes_per_s = 1 << 20};
+          .scrub_bytes_per_s = 1 << 20,
+          .memory_bytes = 0};
 }
 
 /// Puts one block and waits until it is durable.

@@ -447,6 +447,22 @@ void WarmStore::Return(const Loan& loan, bool damaged) {
   forgotten_.erase(record);
 }
 
+bool WarmStore::Drop(const Digest& key) {
+  std::erase_if(below_loads_, [&](const LoadRequest& load) { return load.identity.key == key; });
+  MutexLock lock(mutex_);
+  const auto known = by_key_.find(key);
+  if (known == by_key_.end()) return false;
+  Forget(known->second);
+  return true;
+}
+
+std::optional<uint64_t> WarmStore::RecordBytesOf(const Digest& key) const {
+  MutexLock lock(mutex_);
+  const auto known = by_key_.find(key);
+  if (known == by_key_.end()) return std::nullopt;
+  return known->second->size_bytes;
+}
+
 void WarmStore::Cancel(uint64_t tag) {
   std::erase_if(below_loads_, [&](const LoadRequest& load) { return load.tag == tag; });
   if (below_ != nullptr) below_->Cancel(tag);

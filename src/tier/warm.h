@@ -75,6 +75,11 @@ class WarmStore final : public Store {
   PublisherUsage UsageOf(const PublisherId& publisher) const override;
   WarmStats warm_stats() const;
 
+  /// Nobody finds a record here any more, nor what is being loaded of it. False: it was not here.
+  bool Drop(const Digest& key);
+  /// The length of a record that is here.
+  std::optional<uint64_t> RecordBytesOf(const Digest& key) const;
+
   /// Where a record's bytes lie, for tests that damage them; empty: it is not here.
   std::span<std::byte> BytesOfForTest(const Digest& key);
 
