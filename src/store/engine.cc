@@ -95,8 +95,8 @@ Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& 
   tier::ColdStore& below = *opened;
   std::unique_ptr<tier::WarmStore> memory;
   try {
-    memory = std::make_unique<tier::WarmStore>(
-        tier::WarmOptions{.bytes_cap = options.memory_bytes}, clock, std::move(opened));
+    memory = std::make_unique<tier::WarmStore>(tier::WarmOptions{.bytes_cap = options.memory_bytes},
+                                               clock, std::move(opened));
   } catch (const std::bad_alloc&) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("store: there are no {} bytes of memory for blocks (memory_bytes)",
@@ -146,7 +146,8 @@ transfer::Worker::Turned BlockEngine::Turn(std::vector<Request*>& ended) {
   ended.insert(ended.end(), ended_.begin(), ended_.end());
   ended_.clear();
   if (options_.scrub_bytes_per_s > 0) turned.wait_us = 20'000;
-  if (under_way_ + accepted_.size() > 0) turned.wait_us = std::min<uint64_t>(options_.commit_interval_us / 8, 5'000);
+  if (under_way_ + accepted_.size() > 0)
+    turned.wait_us = std::min<uint64_t>(options_.commit_interval_us / 8, 5'000);
   if (!waiting_.empty()) turned.wait_us = kBusyPauseUs;
   return turned;
 }

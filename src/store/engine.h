@@ -42,7 +42,7 @@ struct Request {
   std::array<std::span<std::byte>, 2> sections{};
   std::array<uint32_t, 2> crcs{};  // of these
   uint64_t body_bytes = 0;
-  bool was_in_memory = false;                  // Remove
+  bool was_in_memory = false;            // Remove
   std::optional<uint64_t> refused_us{};  // Put: when the cold tier was first too busy for it
 };
 

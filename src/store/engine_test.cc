@@ -93,6 +93,15 @@ class EngineTest : public testing::Test {
     out.resize(result.bytes);
     return out;
   }
+  void AcceptPuts() {
+    options_.memory_bytes = 1 << 20;
+    options_.accepts_puts = true;
+    Open();
+  }
+  void Flush() {
+    Request request;
+    Run(request);
+  }
   BlockOutcome Remove(std::string_view key, std::string_view name_space = {}) {
     Request request = Make(RequestKind::kRemove, key, name_space);
     return Run(request).outcome;
@@ -379,13 +388,107 @@ TEST_F(EngineTest, SizesThatNoStoreCanHaveAreRefused) {
   EXPECT_TRUE(refused({.directory = "s", .bytes_cap = 64 << 20, .block_bytes_max = 40 << 20}));
   EXPECT_TRUE(refused({.directory = "s", .block_bytes_max = uint64_t{2} << 30}));
   EXPECT_TRUE(refused({.directory = "s", .block_bytes_max = ~uint64_t{0}}));
+  EXPECT_TRUE(refused({.directory = "s", .memory_bytes = 0, .accepts_puts = true}));
   EXPECT_TRUE(files_->Paths().empty());
 }
 
+TEST_F(EngineTest, WhatWasPutOrReadIsFoundInMemory) {
+  Open();
+  EXPECT_EQ(Put("before", Block(1, 9000)), kOk);
+  engine_.reset();
+  options_.memory_bytes = 1 << 20;
+  Open();
+  EXPECT_EQ(Put("key", Block(2, 10'000)), kOk);
+  EXPECT_EQ(Get("before"), (std::variant<Bytes, BlockOutcome>(Block(1, 9000))));
+  EXPECT_EQ(engine_->memory_hits(), 0);
+  files_->set_rates({.read_error = 1});
+  EXPECT_EQ(Get("before"), (std::variant<Bytes, BlockOutcome>(Block(1, 9000))));
+  EXPECT_EQ(Get("key"), (std::variant<Bytes, BlockOutcome>(Block(2, 10'000))));
+  EXPECT_EQ(engine_->memory_hits(), 2);
+  for (uint64_t i = 0; i < 9; ++i) EXPECT_EQ(Put(std::to_string(i), Block(i, 120'000)), kOk);
+  EXPECT_EQ(Get("key"), (std::variant<Bytes, BlockOutcome>(kIo)));  // memory made room
+}
+
+TEST_F(EngineTest, APutIsAcceptedAtOnceAndDurableAfterAFlush) {
+  options_.commit_interval_us = 60'000'000;
+  AcceptPuts();
+  for (const bool flushed : {false, true}) {
+    const uint64_t begin_us = clock_.NowMicros();
+    EXPECT_EQ(Put("key", Block(1, 5000)), kOk);
+    EXPECT_EQ(clock_.NowMicros(), begin_us);
+    EXPECT_TRUE(Has("key"));
+    EXPECT_EQ(Put("key", Block(1, 5000)), kPresent);
+    EXPECT_EQ(Get("key"), (std::variant<Bytes, BlockOutcome>(Block(1, 5000))));
+    if (flushed) Flush();
+    Crash(/*power=*/true);
+    const auto expected = flushed ? std::variant<Bytes, BlockOutcome>(Block(1, 5000)) : kAbsent;
+    EXPECT_EQ(Get("key"), expected);
+  }
+}
+
+TEST_F(EngineTest, WhatIsRemovedBeforeItIsDurableStaysAway) {
+  AcceptPuts();
+  EXPECT_EQ(Put("key", Block(1, 5000)), kOk);
+  EXPECT_EQ(Remove("key"), kOk);
+  for (const bool crashed : {false, true}) {
+    if (crashed) Crash(/*power=*/true);
+    EXPECT_FALSE(Has("key"));
+    EXPECT_EQ(Get("key"), (std::variant<Bytes, BlockOutcome>(kAbsent)));
+    EXPECT_EQ(Remove("key"), kAbsent);
+  }
+}
+
+TEST_F(EngineTest, WhatIsRemovedWhileItIsReadDoesNotComeBackInMemory) {
+  Open();
+  EXPECT_EQ(Put("key", Block(1, 100'000)), kOk);
+  engine_.reset();
+  AcceptPuts();
+  Bytes out(kBlockMax);
+  Request get = Make(RequestKind::kGet, "key", "");
+  get.out = out;
+  get.last_page = std::make_unique<LastPage>();
+  Request remove = Make(RequestKind::kRemove, "key", "");
+  engine_->Begin(get);
+  engine_->Begin(remove);
+  std::vector<Request*> ended;
+  while (ended.size() < 2) Turn(ended);
+  EXPECT_EQ(remove.result.outcome, kOk);
+  EXPECT_EQ(Get("key"), (std::variant<Bytes, BlockOutcome>(kAbsent)));
+}
+
+TEST_F(EngineTest, AcceptedBlocksThatTheDiskDoesNotTakeAreCounted) {
+  AcceptPuts();
+  files_->set_rates({.write_error = 1});
+  for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(Put(std::to_string(i), Block(i, 5000)), kOk);
+  Flush();
+  EXPECT_EQ(engine_->puts_lost(), 3);
+  EXPECT_EQ(Get("1"), (std::variant<Bytes, BlockOutcome>(Block(1, 5000))));  // as long as it lives
+  files_->set_rates({});
+  EXPECT_EQ(Put("1", Block(1, 5000)), kOk);
+  Flush();
+  Crash(/*power=*/true);
+  EXPECT_EQ(Get("1"), (std::variant<Bytes, BlockOutcome>(Block(1, 5000))));
+  EXPECT_EQ(Get("2"), (std::variant<Bytes, BlockOutcome>(kAbsent)));
+}
+
+TEST_F(EngineTest, ABlockForWhichMemoryHasNoRoomIsAcceptedWhenItIsDurable) {
+  options_.memory_bytes = 64 << 10;
+  options_.accepts_puts = true;
+  Open();
+  EXPECT_EQ(Put("key", Block(1, 100'000)), kOk);
+  Crash(/*power=*/true);
+  EXPECT_EQ(Get("key"), (std::variant<Bytes, BlockOutcome>(Block(1, 100'000))));
+}
+
 // Every kind of fault, at random: a block is what was put, or there is none.
-TEST_F(EngineTest, NoFaultBringsOtherBytes) {
+class EngineFaultsTest : public EngineTest, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Puts, EngineFaultsTest, testing::Bool());
+
+TEST_P(EngineFaultsTest, NoFaultBringsOtherBytes) {
   options_.bytes_cap = 12 << 20;
   options_.block_bytes_max = 100'000;
+  options_.memory_bytes = GetParam() ? 1 << 20 : 0;
+  options_.accepts_puts = GetParam();
   Open();
   Prng prng(11);
   std::map<uint64_t, uint64_t> version;  // of a key, as it was put last
