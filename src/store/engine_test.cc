@@ -430,6 +430,7 @@ TEST_F(EngineTest, WhatIsRemovedBeforeItIsDurableStaysAway) {
   AcceptPuts();
   EXPECT_EQ(Put("key", Block(1, 5000)), kOk);
   EXPECT_EQ(Remove("key"), kOk);
+  Flush();
   for (const bool crashed : {false, true}) {
     if (crashed) Crash(/*power=*/true);
     EXPECT_FALSE(Has("key"));
