@@ -735,7 +735,12 @@ typedef struct quire_store_options {
   uint64_t commit_interval_us;  // what a crash may lose; 0: 20,000
   uint64_t scrub_bytes_per_s;   // read again in the background; 0: 8 MiB, UINT64_MAX: nothing
   uint32_t disk_requests_max;   // that the disk works on at the same time; 0: 64
-  uint32_t reserved;            // 0
+  // 1: a put ends when its block can be found, in memory, if it has room there; it becomes durable
+  // soon after, and so it is when a later flush ends. 0: when it is durable
+  uint32_t accepts_puts;
+  // Of the blocks that were put or read last, which are kept in memory too; 0: 256 MiB, UINT64_MAX:
+  // none
+  uint64_t memory_bytes;
 } quire_store_options;
 
 /// Opens the store in a directory, or makes one.
@@ -752,7 +757,8 @@ quire_code quire_store_close(quire_store* store, quire_error* error);
 
 typedef int32_t quire_block_outcome;  // how a request about one block ended
 enum {
-  QUIRE_BLOCK_OK = 0,         // put, remove: durable. get: verified and copied. exists: there
+  QUIRE_BLOCK_OK = 0,         // put: durable, or accepted. remove: durable. get: verified and
+                              // copied. exists: there
   QUIRE_BLOCK_PRESENT = 1,    // put: it was there, or is being written, and stays as it is
   QUIRE_BLOCK_ABSENT = 2,     // get, exists, remove: it is not there
   QUIRE_BLOCK_DAMAGED = 3,    // get: what lay there was not it, and is forgotten: a miss
@@ -833,7 +839,7 @@ typedef struct quire_store_stats {
   uint64_t bytes_cap;
   uint64_t bytes_live;       // that blocks take on disk
   uint64_t block_bytes_max;  // longest block
-  uint64_t memory_bytes;     // index and staging
+  uint64_t memory_bytes;     // index, staging, and blocks in memory
   uint64_t bytes_written;    // to the disk
   uint64_t bytes_read;       // from the disk
   uint64_t evicted;          // blocks that made room for others
@@ -845,7 +851,9 @@ typedef struct quire_store_stats {
   uint64_t misses;  // QUIRE_BLOCK_ABSENT, QUIRE_BLOCK_DAMAGED
   uint64_t gets_failed;
   uint64_t removed;
-  uint64_t disk_full;  // not 0: no more files can be made
+  uint64_t disk_full;    // not 0: no more files can be made
+  uint64_t puts_lost;    // that were accepted, and which the disk did not take
+  uint64_t memory_hits;  // of `hits`: out of memory
 } quire_store_stats;
 
 /// Fills *stats.

@@ -138,6 +138,8 @@ class BlockStoreStats(TypedDict):
     gets_failed: int
     removed: int
     disk_full: int
+    puts_lost: int
+    memory_hits: int
 
 
 class LoadProgress(TypedDict):

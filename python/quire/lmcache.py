@@ -32,19 +32,22 @@ class QuireStore:
             commit_interval_ms="commit_interval_s", scrub_mb_per_s="scrub_bytes_per_s")
     def __init__(self, directory: str, *, namespace: str, cap_bytes: int = 8 << 30,
                  block_bytes_max: int = 0, commit_interval_s: float = 0.02,
-                 scrub_bytes_per_s: int = 8 << 20) -> None:
+                 scrub_bytes_per_s: int = 8 << 20, memory_bytes: int = 256 << 20,
+                 accepts_puts: bool = True) -> None:
         """Opens the store in a directory, or makes one.
 
         namespace: everything that decides the bytes of a block besides LMCache's key (model name,
         rank, chunk hash): the engine and its version, the weights, the dtype, the chunk size. It
         has no default: with one, new weights under the old name would find the old blocks.
-        The rest is as in quire.store.BlockStore.
+        accepts_puts: LMCache is told that a block is stored when it can be found; a crash may cost
+        the last ones (stats: puts_lost). The rest is as in quire.store.BlockStore.
         """
         if not namespace.strip():
             raise ValueError("an empty namespace names no weights: docs/adapters/lmcache.md")
         self._store = BlockStore(directory, cap_bytes=cap_bytes, block_bytes_max=block_bytes_max,
                                  commit_interval_s=commit_interval_s,
-                                 scrub_bytes_per_s=scrub_bytes_per_s, namespace=namespace)
+                                 scrub_bytes_per_s=scrub_bytes_per_s, memory_bytes=memory_bytes,
+                                 accepts_puts=accepts_puts, namespace=namespace)
         self._ends: dict[int, _End] = {}  # of batches under way
         self._lock = threading.Lock()  # a batch is not drained before its end is known
 

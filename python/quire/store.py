@@ -3,7 +3,7 @@ again after a restart. What it promises is in docs/embedding.md ("A store of blo
 docs/durability.md.
 
     with quire.store.BlockStore("DIR", cap_bytes=8 << 30) as store:
-        store.put("key", data)           # durable when it returns
+        store.put("key", data)           # durable when it returns (or accepted: see below)
         data = store.get("key")          # bytes, or None
 """
 
@@ -75,7 +75,8 @@ class _Options(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("directory", ctypes.c_char_p),
                 ("bytes_cap", ctypes.c_uint64), ("block_bytes_max", ctypes.c_uint64),
                 ("commit_interval_us", ctypes.c_uint64), ("scrub_bytes_per_s", ctypes.c_uint64),
-                ("disk_requests_max", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
+                ("disk_requests_max", ctypes.c_uint32), ("accepts_puts", ctypes.c_uint32),
+                ("memory_bytes", ctypes.c_uint64)]
 
 
 class _Key(ctypes.Structure):
@@ -94,7 +95,8 @@ class _Result(ctypes.Structure):
 
 _STATS = ("blocks", "bytes", "bytes_cap", "bytes_live", "block_bytes_max", "memory_bytes",
           "bytes_written", "bytes_read", "evicted", "damaged", "puts", "puts_present",
-          "puts_failed", "hits", "misses", "gets_failed", "removed", "disk_full")
+          "puts_failed", "hits", "misses", "gets_failed", "removed", "disk_full", "puts_lost",
+          "memory_hits")
 
 
 class _Stats(ctypes.Structure):
@@ -178,13 +180,16 @@ class BlockStore:
     def __init__(self, directory: str | bytes | os.PathLike[Any], *, cap_bytes: int = 8 << 30,
                  block_bytes_max: int = 0, commit_interval_s: float = 0.02,
                  scrub_bytes_per_s: int = 8 << 20, disk_requests_max: int = 64,
+                 memory_bytes: int = 256 << 20, accepts_puts: bool = False,
                  namespace: str = "") -> None:
         """Opens the store in a directory, or makes one.
 
         cap_bytes: of all its files together, never exceeded. block_bytes_max: longest block; 0: 64
         MiB, or a sixteenth of the cap where that is less. commit_interval_s: what a crash may lose.
-        scrub_bytes_per_s: read again in the background to find damage; 0: nothing. namespace: where
-        calls that name none go.
+        scrub_bytes_per_s: read again in the background to find damage; 0: nothing. memory_bytes:
+        of the blocks that were put or read last, which are kept in memory too; 0: none.
+        accepts_puts: a put ends when its block can be found, in memory if it has room there; it is
+        durable when a later `flush` has returned. namespace: where calls that name none go.
 
         Raises: InvalidArgumentError; BusyError another process has it; UnsupportedError a newer
         version wrote it; NoSpaceError; IoError.
@@ -208,7 +213,8 @@ class BlockStore:
                            bytes_cap=cap_bytes, block_bytes_max=block_bytes_max,
                            commit_interval_us=commit_interval_us,
                            scrub_bytes_per_s=scrub_bytes_per_s or FOREVER,
-                           disk_requests_max=disk_requests_max)
+                           disk_requests_max=disk_requests_max,
+                           accepts_puts=int(accepts_puts), memory_bytes=memory_bytes or FOREVER)
         handle = ctypes.c_void_p()
         self._check(self._library.quire_store_open(ctypes.byref(options), ctypes.byref(handle),
                                                    ctypes.byref(error)), error)
@@ -224,7 +230,8 @@ class BlockStore:
     # -- Blocks, waiting ---------------------------------------------------------------------------
 
     def put(self, key: Key, data: Any, *, namespace: str | None = None) -> bool:
-        """Writes one block, durable when it returns. False: it was there and stays as it is.
+        """Writes one block, durable when it returns, unless the store accepts_puts. False: it was
+        there and stays as it is.
 
         Raises: TooLargeError; NoSpaceError; IoError; InvalidArgumentError the store is closed.
         After Ctrl-C it goes on behind the caller's back."""

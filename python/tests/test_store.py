@@ -315,7 +315,7 @@ def test_other_threads_run_while_one_waits(directory):
 
 
 def test_the_cap_is_never_exceeded(directory):
-    with open_store(directory, cap_bytes=16 << 20) as opened:
+    with open_store(directory, cap_bytes=16 << 20, memory_bytes=0) as opened:
         for i in range(60):
             opened.put(f"{i}", block(i, 1 << 20))
             used = sum(path.stat().st_size for path in pathlib.Path(directory).iterdir())
@@ -390,9 +390,24 @@ def test_calls_after_close_say_so(directory):
     assert opened.stats()["blocks"] == 1
 
 
+def test_accepted_blocks_are_found_at_once_and_durable_after_a_flush(directory):
+    with open_store(directory, accepts_puts=True, commit_interval_s=60) as opened:
+        for number in range(8):
+            assert opened.put(str(number), block(number, 100_000))
+            assert opened.get(str(number)) == block(number, 100_000)
+        assert opened.stats()["memory_hits"] == 8
+        opened.flush()
+        assert opened.stats()["blocks"] == 8
+    with open_store(directory, memory_bytes=0) as opened:
+        assert opened.get("7") == block(7, 100_000)
+        assert opened.get("7") == block(7, 100_000)
+        assert opened.stats()["memory_hits"] == 0
+
+
 @pytest.mark.parametrize("options", [{"cap_bytes": 0}, {"cap_bytes": 1000},
                                      {"commit_interval_s": 0}, {"disk_requests_max": 0},
-                                     {"block_bytes_max": 3 << 30}])
+                                     {"block_bytes_max": 3 << 30},
+                                     {"accepts_puts": True, "memory_bytes": 0}])
 def test_bad_options_are_refused(directory, options):
     with pytest.raises(quire.InvalidArgumentError):
         open_store(directory, **options)

@@ -107,6 +107,14 @@ template <>
     QUIRE_FIELD_END(quire_layer_blocks, tokens), QUIRE_FIELD_END(quire_layer_blocks, base),
     QUIRE_FIELD_END(quire_layer_blocks, slot_stride_bytes),
     QUIRE_FIELD_END(quire_layer_blocks, slots)};
+template <>
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_store_options> = {
+    QUIRE_FIELD_END(quire_store_options, accepts_puts),
+    QUIRE_FIELD_END(quire_store_options, memory_bytes)};
+template <>
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_store_stats> = {
+    QUIRE_FIELD_END(quire_store_stats, disk_full), QUIRE_FIELD_END(quire_store_stats, puts_lost),
+    QUIRE_FIELD_END(quire_store_stats, memory_hits)};
 #undef QUIRE_FIELD_END
 
 /// Bytes of the fields that a caller's struct of `caller_bytes` holds whole: half a field is none.

@@ -37,7 +37,8 @@ static_assert(QUIRE_BLOCK_CLOSED == int{static_cast<uint8_t>(BlockOutcome::kClos
 
 BlockStoreOptions ToStoreOptions(const quire_store_options& asked) {
   BlockStoreOptions options = {.directory = Text(asked.directory),
-                               .block_bytes_max = asked.block_bytes_max};
+                               .block_bytes_max = asked.block_bytes_max,
+                               .accepts_puts = asked.accepts_puts != 0};
   const auto set = [](auto& to, auto from) {
     if (from != 0) to = from;
   };
@@ -45,7 +46,9 @@ BlockStoreOptions ToStoreOptions(const quire_store_options& asked) {
   set(options.commit_interval_us, asked.commit_interval_us);
   set(options.scrub_bytes_per_s, asked.scrub_bytes_per_s);
   set(options.disk_requests_max, asked.disk_requests_max);
+  set(options.memory_bytes, asked.memory_bytes);
   if (options.scrub_bytes_per_s == UINT64_MAX) options.scrub_bytes_per_s = 0;
+  if (options.memory_bytes == UINT64_MAX) options.memory_bytes = 0;
   return options;
 }
 
@@ -68,7 +71,9 @@ quire_store_stats ToC(const BlockStoreStats& stats) {
           .misses = stats.misses,
           .gets_failed = stats.gets_failed,
           .removed = stats.removed,
-          .disk_full = stats.disk_full ? uint64_t{1} : 0};
+          .disk_full = stats.disk_full ? uint64_t{1} : 0,
+          .puts_lost = stats.puts_lost,
+          .memory_hits = stats.memory_hits};
 }
 
 void WriteResults(std::span<const BlockResult> from, quire_block_result* to) {

@@ -109,7 +109,34 @@ TEST_F(CStore, NothingAtNull) {
   EXPECT_STREQ(quire_block_outcome_name(9), "unknown");
 }
 
+TEST_F(CStore, AnAcceptedPutIsFoundInMemory) {
+  options.commit_interval_us = 60'000'000;
+  options.accepts_puts = 1;
+  options.memory_bytes = 1 << 20;
+  Open();
+  const std::string data(5000, 'x');
+  std::string out(5000, ' ');
+  const quire_put_block put = {"key", 3, data.data(), data.size()};
+  const quire_get_block get = {"key", 3, out.data(), out.size()};
+  quire_block_result result{};
+  uint64_t batch = 0;
+  ASSERT_EQ(quire_store_put(store, "", &put, 1, &batch, &error), QUIRE_OK);
+  ASSERT_EQ(quire_store_wait(store, batch, QUIRE_FOREVER, &result, 1, &error), QUIRE_OK);
+  EXPECT_EQ(result.outcome, QUIRE_BLOCK_OK);
+  ASSERT_EQ(quire_store_get(store, "", &get, 1, &batch, &error), QUIRE_OK);
+  ASSERT_EQ(quire_store_wait(store, batch, QUIRE_FOREVER, &result, 1, &error), QUIRE_OK);
+  EXPECT_EQ(out, data);
+  auto stats = Sized<quire_store_stats>();
+  ASSERT_EQ(quire_store_get_stats(store, &stats, &error), QUIRE_OK);
+  EXPECT_EQ(stats.memory_hits, 1);
+  EXPECT_EQ(stats.puts_lost, 0);
+}
+
 TEST_F(CStore, BadOptionsAreRefusedAndNameWhatIsWrong) {
+  options.accepts_puts = 1;
+  options.memory_bytes = UINT64_MAX;  // none
+  EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
+  options.accepts_puts = 0;
   options.block_bytes_max = uint64_t{3} << 30;
   EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("3221225472"), std::string::npos) << error.message;

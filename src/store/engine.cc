@@ -92,7 +92,6 @@ Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& 
     LogWarn("store {}: its segments of {} bytes hold blocks of {} bytes at most, not {}",
             cold.directory, opened->segment_bytes(), block_max, options.block_bytes_max);
   }
-  tier::ColdStore& below = *opened;
   std::unique_ptr<tier::WarmStore> memory;
   try {
     memory = std::make_unique<tier::WarmStore>(tier::WarmOptions{.bytes_cap = options.memory_bytes},
@@ -103,22 +102,19 @@ Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& 
                             options.memory_bytes));
   }
   return std::unique_ptr<BlockEngine>(
-      new BlockEngine(options, clock, below, std::move(memory), block_max));
+      new BlockEngine(options, clock, std::move(memory), block_max));
 }
 
 BlockEngine::BlockEngine(const BlockStoreOptions& options, const Clock& clock,
-                         tier::ColdStore& cold, std::unique_ptr<tier::WarmStore> memory,
-                         uint64_t block_bytes_max)
+                         std::unique_ptr<tier::WarmStore> memory, uint64_t block_bytes_max)
     : options_(options),
       clock_(clock),
       memory_(*memory),
-      cold_(cold),
       transfers_(std::move(memory), clock, {.disk_wait_us = kDiskWaitUs, .steps_back = false}),
       block_bytes_max_(block_bytes_max) {}
 
 std::optional<uint64_t> BlockEngine::Find(const Digest& key) const {
-  auto bytes = cold_.RecordBytesOf(key);
-  if (!bytes) bytes = memory_.RecordBytesOf(key);
+  const auto bytes = transfers_.RecordBytesOf(key);
   if (!bytes || *bytes < kRecordBytesMin) return std::nullopt;
   return BlockBytesIn(*bytes);
 }
@@ -131,11 +127,16 @@ void BlockEngine::Begin(Request& request) {
       return waiting_.push_back(&request);
     case RequestKind::kFlush: ++flushes_waiting_; return waiting_.push_back(&request);
     case RequestKind::kGet: return Get(request);
-    case RequestKind::kRemove: {
-      const auto accepted = accepted_.find(request.identity.key);
-      if (accepted != accepted_.end()) return accepted->second.push_back(&request);
-      return Remove(request);
-    }
+    case RequestKind::kRemove:
+      transfers_.Begin([key = request.identity.key](tier::Store& store,
+                                                    uint64_t tag) { store.Remove(key, tag); },
+                       ends_,
+                       [this, &request](const StoreCompletion& end) {
+                         if (end.outcome == StoreOutcome::kIo)
+                           return End(request, BlockOutcome::kIo);
+                         End(request, end.outcome == StoreOutcome::kOk ? BlockOutcome::kOk
+                                                                       : BlockOutcome::kAbsent);
+                       });
   }
 }
 
@@ -189,30 +190,15 @@ void BlockEngine::Put(Request& request) {
                      put != nullptr ? TakePut(*put, end.outcome) : TakeAccepted(key, end.outcome);
                    });
   ends_.Run();  // one that was refused is the next one again
-  if (!options_.accepts_puts || *write == nullptr || !memory_.RecordBytesOf(key)) return;
-  accepted_.try_emplace(key);
+  // What is not durable yet and can be found is in memory.
+  if (!options_.accepts_puts || *write == nullptr || !transfers_.RecordBytesOf(key)) return;
+  accepted_.insert(key);
   *write = nullptr;
   End(request, BlockOutcome::kOk);
 }
 
-// What memory has of it goes when the store below forgets it, so that nothing brings it back.
-void BlockEngine::Remove(Request& request) {
-  transfers_.Begin(
-      [this, &request](tier::Store&, uint64_t tag) {
-        request.was_in_memory = memory_.Drop(request.identity.key);
-        cold_.Remove(request.identity.key, tag);
-      },
-      ends_,
-      [this, &request](const StoreCompletion& end) {
-        if (end.outcome == StoreOutcome::kIo) return End(request, BlockOutcome::kIo);
-        const bool was_there = end.outcome == StoreOutcome::kOk || request.was_in_memory;
-        End(request, was_there ? BlockOutcome::kOk : BlockOutcome::kAbsent);
-      });
-}
-
 void BlockEngine::Get(Request& request) {
-  auto record_bytes = cold_.RecordBytesOf(request.identity.key);
-  if (!record_bytes) record_bytes = memory_.RecordBytesOf(request.identity.key);
+  const auto record_bytes = transfers_.RecordBytesOf(request.identity.key);
   if (!record_bytes) return End(request, BlockOutcome::kAbsent);
   const auto body_bytes = BodyBytesOf(*record_bytes);
   if (!body_bytes) return End(request, BlockOutcome::kDamaged);
@@ -258,8 +244,7 @@ void BlockEngine::TakeAccepted(const Digest& key, StoreOutcome outcome) {
             options_.directory);
   }
   loses_puts_ = is_lost;
-  const auto ended = accepted_.extract(key);
-  for (Request* const remove : ended.mapped()) Remove(*remove);
+  accepted_.erase(key);
 }
 
 void BlockEngine::TakeGet(Request& request, StoreOutcome outcome) {

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -42,7 +42,6 @@ struct Request {
   std::array<std::span<std::byte>, 2> sections{};
   std::array<uint32_t, 2> crcs{};  // of these
   uint64_t body_bytes = 0;
-  bool was_in_memory = false;            // Remove
   std::optional<uint64_t> refused_us{};  // Put: when the cold tier was first too busy for it
 };
 
@@ -81,13 +80,12 @@ class BlockEngine {
   uint64_t block_bytes_max() const { return block_bytes_max_; }
 
  private:
-  BlockEngine(const BlockStoreOptions& options, const Clock& clock, tier::ColdStore& cold,
+  BlockEngine(const BlockStoreOptions& options, const Clock& clock,
               std::unique_ptr<tier::WarmStore> memory, uint64_t block_bytes_max);
 
   void GiveWaiting();
   void Put(Request& request);
   void Get(Request& request);
-  void Remove(Request& request);
   void TakePut(Request& request, tier::StoreOutcome outcome);
   void TakeAccepted(const Digest& key, tier::StoreOutcome outcome);
   void TakeGet(Request& request, tier::StoreOutcome outcome);
@@ -95,16 +93,14 @@ class BlockEngine {
 
   const BlockStoreOptions options_;
   const Clock& clock_;
-  tier::WarmStore& memory_;  // of the transfers
-  tier::ColdStore& cold_;    // below it
+  const tier::WarmStore& memory_;  // of the transfers
   transfer::Transfers transfers_;
   transfer::Ends ends_{transfers_, /*wakes=*/true};
   const uint64_t block_bytes_max_;
   LastPage last_page_{};          // of the block that is being put
   std::deque<Request*> waiting_;  // Puts and Flushes, in their order
   uint32_t flushes_waiting_ = 0;  // of these
-  // Puts that have ended and are not durable yet, by key, and Removes that wait for that.
-  std::map<Digest, std::vector<Request*>> accepted_;
+  std::set<Digest> accepted_;     // keys of Puts that have ended and are not durable yet
   std::atomic<uint64_t> puts_lost_ = 0;
   bool loses_puts_ = false;  // the last accepted one was lost
   uint64_t under_way_ = 0;

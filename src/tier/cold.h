@@ -52,13 +52,8 @@ class ColdStore final : public Store {
   uint64_t EpochOf(const PublisherId& publisher) const override {
     return state_->epochs.Of(publisher);
   }
-  /// Forgets one record: at once for whoever asks, for good when it completes. One that is being
-  /// written is removed when it is durable. Its payload stays on the disk until that is recycled.
-  /// Ends: kOk durable; kAbsent; kIo not durable, though it is not found until a restart
-  void Remove(const Digest& key, uint64_t tag);
-  /// Bytes of the record of a key, its header included; nothing when the store does not have it.
-  /// Threads: any
-  std::optional<uint64_t> RecordBytesOf(const Digest& key) const;
+  void Remove(const Digest& key, uint64_t tag) override;
+  std::optional<uint64_t> RecordBytesOf(const Digest& key) const override;
   void Flush(uint64_t tag) override;
   void Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) override;
   StoreStats Stats() const override;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -159,8 +160,8 @@ struct StoreStats {
 /// Every request that has a tag ends with one completion, also those refused at once; completions
 /// come out of Tick. No call waits for a request, and none calls back.
 ///
-/// Threads: Find, RootsOf, Stats and UsageOf any thread; everything else one thread at a time, the
-///          driver's
+/// Threads: Find, RecordBytesOf, RootsOf, Stats and UsageOf any thread; everything else one thread
+///          at a time, the driver's
 class Store {
  public:
   virtual ~Store() = default;
@@ -212,6 +213,14 @@ class Store {
   /// Ends: kOk durable; kIo not durable, though nothing of it is found until a restart;
   ///       kUnknownEpoch, kNoSpace the same: the table of epochs is damaged, or full
   virtual void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) = 0;
+
+  /// Forgets one record: at once for whoever asks, for good when it completes. One that is being
+  /// written is removed when it is durable. Its payload stays on a disk until that is recycled.
+  /// Ends: kOk durable; kAbsent; kIo not durable, though it is not found until a restart
+  virtual void Remove(const Digest& key, uint64_t tag) = 0;
+
+  /// Bytes of the record of a key, its header included; nothing when the store does not have it.
+  virtual std::optional<uint64_t> RecordBytesOf(const Digest& key) const = 0;
 
   /// Epoch of a publisher: what it publishes must have it.
   virtual uint64_t EpochOf(const PublisherId& publisher) const = 0;

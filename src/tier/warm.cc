@@ -447,22 +447,6 @@ void WarmStore::Return(const Loan& loan, bool damaged) {
   forgotten_.erase(record);
 }
 
-bool WarmStore::Drop(const Digest& key) {
-  std::erase_if(below_loads_, [&](const LoadRequest& load) { return load.identity.key == key; });
-  MutexLock lock(mutex_);
-  const auto known = by_key_.find(key);
-  if (known == by_key_.end()) return false;
-  Forget(known->second);
-  return true;
-}
-
-std::optional<uint64_t> WarmStore::RecordBytesOf(const Digest& key) const {
-  MutexLock lock(mutex_);
-  const auto known = by_key_.find(key);
-  if (known == by_key_.end()) return std::nullopt;
-  return known->second->size_bytes;
-}
-
 void WarmStore::Cancel(uint64_t tag) {
   std::erase_if(below_loads_, [&](const LoadRequest& load) { return load.tag == tag; });
   if (below_ != nullptr) below_->Cancel(tag);
@@ -485,6 +469,34 @@ void WarmStore::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag
   }
 }
 
+bool WarmStore::Drop(const Digest& key) {
+  std::erase_if(below_loads_, [&](const LoadRequest& load) { return load.identity.key == key; });
+  MutexLock lock(mutex_);
+  const auto known = by_key_.find(key);
+  if (known == by_key_.end()) return false;
+  Forget(known->second);
+  return true;
+}
+
+void WarmStore::Remove(const Digest& key, uint64_t tag) {
+  const bool was_here = Drop(key);
+  if (below_ != nullptr) {
+    below_removals_[tag] = {.key = key, .was_here = was_here};
+    below_->Remove(key, tag);
+  } else {
+    done_.push_back({.tag = tag, .outcome = was_here ? StoreOutcome::kOk : StoreOutcome::kAbsent});
+  }
+}
+
+std::optional<uint64_t> WarmStore::RecordBytesOf(const Digest& key) const {
+  {
+    MutexLock lock(mutex_);
+    const auto known = by_key_.find(key);
+    if (known != by_key_.end()) return known->second->size_bytes;
+  }
+  return below_ == nullptr ? std::nullopt : below_->RecordBytesOf(key);
+}
+
 uint64_t WarmStore::EpochOf(const PublisherId& publisher) const {
   if (below_ != nullptr) return below_->EpochOf(publisher);
   MutexLock lock(mutex_);
@@ -505,7 +517,14 @@ void WarmStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
   if (below_ != nullptr) {
     std::vector<StoreCompletion> ended;
     below_->Tick(ended, done_.empty() ? wait_us : 0);
-    for (const StoreCompletion& completion : ended) {
+    for (StoreCompletion& completion : ended) {
+      if (const auto removal = below_removals_.extract(completion.tag)) {
+        // It may have been read meanwhile.
+        const bool was_here = Drop(removal.mapped().key) || removal.mapped().was_here;
+        if (was_here && completion.outcome == StoreOutcome::kAbsent) {
+          completion.outcome = StoreOutcome::kOk;
+        }
+      }
       if (std::erase(below_flushes_, completion.tag) > 0) {
         flushed_.push_back(completion);
         continue;

@@ -67,6 +67,8 @@ class WarmStore final : public Store {
   void Return(const Loan& loan, bool damaged) override;
   void Cancel(uint64_t tag) override;
   void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) override;
+  void Remove(const Digest& key, uint64_t tag) override;
+  std::optional<uint64_t> RecordBytesOf(const Digest& key) const override;
   uint64_t EpochOf(const PublisherId& publisher) const override;
   void Flush(uint64_t tag) override;
   void Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) override;
@@ -74,11 +76,6 @@ class WarmStore final : public Store {
   StoreStats Stats() const override;
   PublisherUsage UsageOf(const PublisherId& publisher) const override;
   WarmStats warm_stats() const;
-
-  /// Nobody finds a record here any more, nor what is being loaded of it. False: it was not here.
-  bool Drop(const Digest& key);
-  /// The length of a record that is here.
-  std::optional<uint64_t> RecordBytesOf(const Digest& key) const;
 
   /// Where a record's bytes lie, for tests that damage them; empty: it is not here.
   std::span<std::byte> BytesOfForTest(const Digest& key);
@@ -141,6 +138,9 @@ class WarmStore final : public Store {
   bool Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion* completion)
       QUIRE_REQUIRES(mutex_);
   void Promote(const LoadRequest& load);
+  /// Nobody finds a record here any more, and what is being loaded of it does not come here. False:
+  /// it was not here.
+  bool Drop(const Digest& key);
 
   const WarmOptions options_;
   const Clock& clock_;
@@ -163,7 +163,12 @@ class WarmStore final : public Store {
   std::vector<StoreCompletion> done_;          // of the driver's thread
   std::vector<LoadRequest> below_loads_;       // whole records that are being loaded below
   std::vector<uint64_t> below_flushes_;        // by tag
-  std::vector<StoreCompletion> flushed_;       // but for what is lent and forgotten
+  struct Removal {
+    Digest key{};
+    bool was_here = false;
+  };
+  std::map<uint64_t, Removal> below_removals_;  // by tag
+  std::vector<StoreCompletion> flushed_;        // but for what is lent and forgotten
 };
 
 }  // namespace quire::tier

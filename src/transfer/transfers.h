@@ -9,6 +9,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -91,7 +92,7 @@ struct TransferOptions {
 /// itself: Tick moves everything on, called by a thread of its own in production, by a test by
 /// hand.
 ///
-/// Threads:  any. Find, EpochOf, RootsOf, UsageOf, stats, Begin, Wake wait for nothing and may be
+/// Threads:  any. Find, RecordBytesOf, EpochOf, RootsOf, UsageOf, stats, Begin, Wake wait for nothing and may be
 ///           called with any lock held; the rest may wait until the disk has ended something.
 ///           No lock of this is held while a worker or an AtEnd is called
 /// Lifetime: the clock must outlive it; workers detach before it ends
@@ -106,6 +107,9 @@ class Transfers {
 
   void Find(std::span<const Digest> keys, std::span<tier::Presence> out) const {
     store_->Find(keys, out);
+  }
+  std::optional<uint64_t> RecordBytesOf(const Digest& key) const {
+    return store_->RecordBytesOf(key);
   }
   uint64_t EpochOf(const tier::PublisherId& publisher) const { return store_->EpochOf(publisher); }
   std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId& publisher) const {

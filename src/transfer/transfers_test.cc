@@ -42,6 +42,8 @@ class ScriptedStore final : public tier::Store {
     Ask("erase " + std::to_string(epoch), tag);
   }
   void Flush(uint64_t tag) override { Ask("flush", tag); }
+  void Remove(const Digest& key, uint64_t tag) override { Ask("remove " + Name(key), tag); }
+  std::optional<uint64_t> RecordBytesOf(const Digest&) const override { return std::nullopt; }
   void Tick(std::vector<StoreCompletion>& done, uint64_t) override {
     if (holds) return;
     done.insert(done.end(), ends_.begin(), ends_.end());

@@ -64,6 +64,16 @@ class MemoryStore final : public tier::Store {
     epochs_[publisher] = epoch;
     ended_.push_back({.tag = tag});
   }
+  void Remove(const Digest& key, uint64_t tag) override {
+    const bool was_there = records_.erase(key) > 0;
+    ended_.push_back(
+        {.tag = tag, .outcome = was_there ? tier::StoreOutcome::kOk : tier::StoreOutcome::kAbsent});
+  }
+  std::optional<uint64_t> RecordBytesOf(const Digest& key) const override {
+    const auto known = records_.find(key);
+    if (known == records_.end()) return std::nullopt;
+    return known->second.size();
+  }
   void Touch(std::span<const tier::RecordUse> uses, std::span<tier::Presence> out) override {
     for (size_t i = 0; i < uses.size(); ++i) Find({&uses[i].key, 1}, out.subspan(i, 1));
   }
