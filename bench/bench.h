@@ -65,6 +65,7 @@ struct Options {
 
 // What each bench can measure. Nothing is prepared yet.
 std::vector<Case> AttentionCases(const Options& options);
+std::vector<Case> BlocksCases(const Options& options);
 std::vector<Case> CacheCases(const Options& options);
 std::vector<Case> CascadeCases(const Options& options);
 std::vector<Case> CodecCases(const Options& options);
