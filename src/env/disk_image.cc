@@ -94,7 +94,8 @@ void DiskImage::Apply(std::vector<std::byte>& contents, const Change& change) {
     return;
   }
   contents.resize(std::max<uint64_t>(contents.size(), change.offset + change.bytes.size()));
-  std::ranges::copy(change.bytes, contents.begin() + static_cast<ptrdiff_t>(change.offset));
+  std::copy_n(change.bytes.begin(), change.bytes.size(),
+              contents.begin() + static_cast<ptrdiff_t>(change.offset));
 }
 
 void DiskImage::Write(File& file, uint64_t offset, std::span<const std::byte> bytes) {
@@ -109,8 +110,8 @@ void DiskImage::WriteTorn(std::vector<std::byte>& contents, uint64_t offset,
   for (uint64_t done = 0; done < bytes.size(); done += kSectorBytes) {
     if (prng_.NextChance(2)) continue;
     const uint64_t sector = std::min<uint64_t>(kSectorBytes, bytes.size() - done);
-    std::ranges::copy(bytes.subspan(done, sector),
-                      contents.begin() + static_cast<ptrdiff_t>(offset + done));
+    std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(done), sector,
+                contents.begin() + static_cast<ptrdiff_t>(offset + done));
   }
 }
 

@@ -277,7 +277,7 @@ void ColdReader::CopySection(Load& load, uint64_t payload_offset, std::span<std:
     const uint64_t to = std::min(begin + out.size(), piece.offset + piece.bytes);
     if (from >= to) continue;
     const auto bytes = BytesOf(piece).subspan(from - piece.offset, to - from);
-    std::ranges::copy(bytes, out.begin() + static_cast<ptrdiff_t>(from - begin));
+    std::copy_n(bytes.begin(), bytes.size(), out.begin() + static_cast<ptrdiff_t>(from - begin));
   }
 }
 

@@ -138,7 +138,7 @@ StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
   for (size_t i = 0; i < request.sections.size(); ++i) {
     const std::span<const std::byte> section = request.sections[i];
     std::byte* const to = bytes.data() + layout.header_bytes() + layout.offset(i);
-    if (section.data() != to) std::ranges::copy(section, to);
+    if (section.data() != to) std::copy_n(section.begin(), section.size(), to);
     if (request.crcs.empty()) crcs.push_back(Crc32c(section));
     // Another record may have lain there.
     const bool is_last = i + 1 == request.sections.size();
@@ -413,7 +413,7 @@ bool WarmStore::Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion*
     const uint32_t section = load.section_first + i;
     const auto from = bytes.subspan(layout.header_bytes() + layout.offset(section),
                                     layout.sections()[section].bytes);
-    if (load.loan == nullptr) std::ranges::copy(from, load.out[i].begin());
+    if (load.loan == nullptr) std::copy_n(from.begin(), from.size(), load.out[i].begin());
     if (!load.crcs.empty()) load.crcs[i] = stored[section].crc;
   }
   records_.splice(records_.end(), records_, known->second);
