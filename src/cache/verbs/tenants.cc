@@ -148,8 +148,8 @@ Result<EraseReport> Tenants::Erase(TenantId id) {
     if (!Planted(Canary::kEraseAbove)) {
       erased_below = cache_.store()->Erase(PublisherOf(cache_, id));
     }
-    report.slots_zeroed += DisownLoaded(id);
   }
+  report.slots_zeroed += Disown(id);
   report.blocks = MarkErased();
   if (cache_.transfers() != nullptr) WriteAgain(id);
   const uint64_t free_zeroed = Planted(Canary::kKeepFree) ? 0 : ZeroFreeSlots(id);
@@ -161,8 +161,9 @@ Result<EraseReport> Tenants::Erase(TenantId id) {
 }
 
 // A record says whose account it belongs to, not who of a domain wrote it: when one of them is
-// erased, what was loaded counts as written by that one. Returns how many slots that are.
-uint64_t Tenants::DisownLoaded(TenantId erased) {
+// erased, what was loaded counts as written by that one. So does what another one wrote into a block
+// that goes, which has the same bytes. Returns how many slots that are.
+uint64_t Tenants::Disown(TenantId erased) {
   uint64_t slots = 0;
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
   LockedState::ForPieces(end, [&](size_t first, size_t last) {
@@ -173,9 +174,12 @@ uint64_t Tenants::DisownLoaded(TenantId erased) {
         const BlockId block(static_cast<uint32_t>(i));
         if (!state.directory.contains(block)) continue;
         const BlockRecord& record = state.directory.at(block);
-        if (!record.loaded || record.account != state.accounts.tenants().account_of(erased))
+        if (record.account != state.accounts.tenants().account_of(erased)) continue;
+        if (record.loaded) {  // it may have no slot now
+          state.directory.SetPublisher(block, gone.tenant, gone.epoch);
+        } else if (BlockStateOf(state, block) != BlockState::kErased) {
           continue;
-        state.directory.SetPublisher(block, gone.tenant, gone.epoch);  // it may have no slot now
+        }
         for (const SlotId slot : record.slots) {
           if (slot.is_none()) continue;
           const SlotWriters::Writer writer = state.slots.writers().of(slot);

@@ -31,7 +31,7 @@ class Tenants {
   Result<void> Remove(TenantId id);
 
  private:
-  uint64_t DisownLoaded(TenantId erased);
+  uint64_t Disown(TenantId erased);
   void WriteAgain(TenantId erased);
   uint64_t MarkErased();
   uint64_t ZeroFreeSlots(TenantId tenant);

@@ -355,6 +355,35 @@ TEST(Tenants, ErasingOneTakesWhatOthersPutBehindItInTheirDomain) {
   EXPECT_EQ(world.cache->Erase(team).error().code, ErrorCode::kInvalidArgument);
 }
 
+// Its windows had passed them, so another one's slots were put into its blocks.
+TEST(Tenants, ABlockThatGoesLeavesNothingInSlotsOfAnotherMember) {
+  Geometry geometry = SmallGeometry();
+  geometry.groups[0].kind = LayerKind::kWindow;
+  geometry.groups[0].window_tokens = 2 * kBlock;
+  TenantsWorld world(20, geometry);
+  world.AddDomain("team");
+  const TenantId a = world.Add("a", 0, 0, "team");
+  const TenantId b = world.Add("b", 0, 0, "team");
+  const auto prompt = SomeTokens(8 * kBlock, 1);
+  const auto front = std::span(prompt).first(3 * kBlock);
+  {
+    const auto of_a = Must(world.TryOpen(a, prompt, {.step_tokens = kBlock}));
+    for (uint64_t end = kBlock; end <= prompt.size(); end += kBlock) {
+      Must(world.model.Feed(*of_a, std::span(prompt).first(end)));
+    }
+    while (world.cache->stats().sealed.slots_used > 3) world.cache->Evict(1);
+  }
+  auto sequence = Must(world.cache->Open(
+      Must(world.cache->Acquire(
+          {.tenant = b, .identity = &world.identity, .tokens = front, .reuse = false})),
+      {}));
+  world.Plant(*sequence, front, kSecret);
+  EXPECT_EQ(Must(world.cache->Erase(a)).blocks, 8u);
+  ASSERT_GT(world.Planted(kSecret), 0u) << "the test must be able to fail";
+  sequence.reset();
+  EXPECT_EQ(world.Planted(kSecret), 0u);
+}
+
 TEST(Tenants, SlotsAreZeroedWhenTheyPassFromOneToAnother) {
   TenantsWorld world(3);
   const TenantId a = world.Add("a");
