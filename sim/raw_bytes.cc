@@ -74,9 +74,12 @@ void RawBytes::Add(const tier::RecordSummary& record, std::span<const std::byte>
       if (!IsTelling(some)) continue;
       Word word;
       std::memcpy(&word, some.data(), sizeof(word));
-      Origin& origin = words_[word];
-      if (origin.publisher == record.publisher && origin.erase_epoch > record.erase_epoch) continue;
-      origin = {.publisher = record.publisher, .erase_epoch = record.erase_epoch};
+      const auto [known, is_new] = words_.try_emplace(
+          word, Origin{.publisher = record.publisher, .erase_epoch = record.erase_epoch});
+      Origin& origin = known->second;
+      if (is_new) continue;
+      origin.is_of_several |= origin.publisher != record.publisher;
+      origin.erase_epoch = std::max(origin.erase_epoch, record.erase_epoch);
     }
   }
 }
@@ -88,8 +91,8 @@ std::string RawBytes::FindIn(const tier::PublisherId& publisher, uint64_t epoch,
     std::memcpy(&word, memory.data() + at, sizeof(word));
     if (word[0] == 0) continue;
     const auto known = words_.find(word);
-    if (known == words_.end() || known->second.publisher != publisher ||
-        known->second.erase_epoch >= epoch) {
+    if (known == words_.end() || known->second.is_of_several ||
+        known->second.publisher != publisher || known->second.erase_epoch >= epoch) {
       continue;
     }
     return fmt::format("bytes of epoch {}, erased by epoch {}, lie in {} at {}",

@@ -46,6 +46,7 @@ class RawBytes {
   struct Origin {
     tier::PublisherId publisher{};
     uint64_t erase_epoch = 0;
+    bool is_of_several = false;  // a model computes the same now and then of different texts
   };
   using Place = std::tuple<std::string, uint64_t, uint64_t>;  // path, offset, generation
 

@@ -18,11 +18,13 @@
 
 namespace quire::sim {
 
-/// Knows texts by their stretches of a few tokens, of which no two accounts have one in common.
+/// Knows texts by their stretches of a few tokens. No two accounts' prompts have one in common; what
+/// a model says to them may be alike.
 class SessionTexts {
  public:
   /// Those of a tenant's files.
   void Learn(const SessionFiles& files, std::string_view tenant) {
+    tenants_.emplace(tenant);
     for (const auto& [name, contents] : files.Everything()) {
       const auto record = serve::DecodeSession(contents);
       if (!record || record->head.tenant != tenant) continue;
@@ -35,9 +37,11 @@ class SessionTexts {
     }
   }
 
-  /// Where one of them lies; empty: nowhere.
+  /// Where one of them lies, but for whole sessions of other tenants; empty: nowhere.
   std::string Find(const SessionFiles& files) const {
     for (const auto& [name, contents] : files.Everything()) {
+      const auto record = serve::DecodeSession(contents);
+      if (record && !tenants_.contains(record->head.tenant)) continue;
       const std::string_view bytes(reinterpret_cast<const char*>(contents.data()), contents.size());
       for (uint64_t at = 0; at + kStretchBytes <= bytes.size(); ++at) {
         if (!stretches_.contains(std::string(bytes.substr(at, kStretchBytes)))) continue;
@@ -52,6 +56,7 @@ class SessionTexts {
   static constexpr uint64_t kStretchBytes = kStretchTokens * sizeof(TokenId);
 
   std::unordered_set<std::string> stretches_;
+  std::set<std::string, std::less<>> tenants_;
 };
 
 }  // namespace quire::sim
