@@ -84,8 +84,30 @@ void RawBytes::Add(const tier::RecordSummary& record, std::span<const std::byte>
   }
 }
 
+// A model computes the same now and then of different texts, at another place of a record.
+bool RawBytes::IsOfAnother(const tier::PublisherId& publisher, const Word& word,
+                           FaultyFiles& files) {
+  for (const std::string& path : files.Paths()) {
+    if (path.find("/segment-") == std::string::npos) continue;
+    const std::span<const std::byte> contents = *files.Contents(path);
+    for (uint64_t at = 0; at + tier::kRecordAlignment <= contents.size();
+         at += tier::kRecordAlignment) {
+      const auto summary = tier::InspectHeader(contents.subspan(at));
+      if (!summary || summary->is_void || summary->publisher == publisher) continue;
+      if (at + summary->record_bytes() > contents.size()) continue;
+      const auto record = contents.subspan(at, summary->record_bytes());
+      if (!IsWhole(*summary, record)) continue;
+      for (uint64_t i = 0; i + kWordBytes <= record.size(); i += kStride) {
+        if (std::memcmp(record.data() + i, &word, kWordBytes) == 0) return true;
+      }
+    }
+  }
+  return false;
+}
+
 std::string RawBytes::FindIn(const tier::PublisherId& publisher, uint64_t epoch,
-                             std::span<const std::byte> memory, const std::string& name) const {
+                             std::span<const std::byte> memory, const std::string& name,
+                             FaultyFiles& files) {
   for (uint64_t at = 0; at + kWordBytes <= memory.size(); at += kStride) {
     Word word;
     std::memcpy(&word, memory.data() + at, sizeof(word));
@@ -95,6 +117,10 @@ std::string RawBytes::FindIn(const tier::PublisherId& publisher, uint64_t epoch,
         known->second.publisher != publisher || known->second.erase_epoch >= epoch) {
       continue;
     }
+    if (IsOfAnother(publisher, word, files)) {
+      known->second.is_of_several = true;
+      continue;
+    }
     return fmt::format("bytes of epoch {}, erased by epoch {}, lie in {} at {}",
                        known->second.erase_epoch, epoch, name, at);
   }
@@ -102,10 +128,10 @@ std::string RawBytes::FindIn(const tier::PublisherId& publisher, uint64_t epoch,
 }
 
 std::string RawBytes::Find(const tier::PublisherId& publisher, uint64_t epoch, FaultyFiles& files,
-                           bool is_idle, std::span<const std::span<const std::byte>> memory) const {
+                           bool is_idle, std::span<const std::span<const std::byte>> memory) {
   std::string found;
   const auto look = [&](std::span<const std::byte> bytes, const std::string& name) {
-    if (found.empty()) found = FindIn(publisher, epoch, bytes, name);
+    if (found.empty()) found = FindIn(publisher, epoch, bytes, name, files);
   };
   for (const std::string& path : files.Paths()) look(*files.Contents(path), path);
   if (is_idle) {

@@ -36,7 +36,7 @@ class RawBytes {
   /// What a publisher had before an epoch, and is in a file of the disk, in other memory, or, where
   /// nothing is under way, in what the store on it reads and writes by. Empty: nothing.
   std::string Find(const tier::PublisherId& publisher, uint64_t epoch, FaultyFiles& files,
-                   bool is_idle, std::span<const std::span<const std::byte>> memory = {}) const;
+                   bool is_idle, std::span<const std::span<const std::byte>> memory = {});
 
  private:
   using Word = std::array<uint64_t, 2>;
@@ -51,7 +51,8 @@ class RawBytes {
   using Place = std::tuple<std::string, uint64_t, uint64_t>;  // path, offset, generation
 
   std::string FindIn(const tier::PublisherId& publisher, uint64_t epoch,
-                     std::span<const std::byte> bytes, const std::string& name) const;
+                     std::span<const std::byte> bytes, const std::string& name, FaultyFiles& files);
+  static bool IsOfAnother(const tier::PublisherId& publisher, const Word& word, FaultyFiles& files);
   void Add(const tier::RecordSummary& record, std::span<const std::byte> bytes);
 
   uint32_t layer_first_;
