@@ -75,6 +75,7 @@ void SessionKeeper::Take(ForkSessionCommand command) {
   if (from.sequence != nullptr) {
     // Without room for a copy of the open block it finds what is published, and computes the rest.
     if (auto forked = from.sequence->Fork(); forked) fork->sequence = *std::move(forked);
+    fork->evicts = from.evicts;
   }
   if (store_ != nullptr && !fork->name.empty()) {
     fork->opened_unix_us = store_->UnixMicros();

@@ -29,6 +29,7 @@ struct Session {
   std::vector<TokenId> text{};  // fed and generated
   // Holds at most text.size() - 1 tokens. Null while a turn has it, and after it was let go.
   std::unique_ptr<Sequence> sequence{};
+  bool evicts = true;        // the sequence grows at the expense of what is cached
   uint64_t turns_ended = 0;  // by the engine's count, at its last turn: the least goes first
   std::string name{};        // of its file; empty: it has none
   uint64_t opened_unix_us = 0;

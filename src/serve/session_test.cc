@@ -60,6 +60,26 @@ TEST_F(SessionTest, TurnsGoOnWithoutComputingAnythingTwice) {
   EXPECT_EQ(engine_->Submit({.session = session}).error().code, ErrorCode::kNotFound);
 }
 
+TEST_F(SessionTest, ATurnThatMayNotEvictDoesNotGrowAtTheExpenseOfWhatIsCached) {
+  Make(8);
+  const SessionId session = engine_->OpenSession({}).value();
+  const Response one = Turn(session, SomeTokens(20, 1), 4);
+  Whole(SomeTokens(70, 2), 4);
+  const uint64_t evicted = cache_->stats().evicted_total;
+  const auto turn = [&](OnFull on_full) {
+    const RequestId id = client_->Submit(
+        {.prompt = SomeTokens(40, 3), .max_tokens = 4, .on_full = on_full, .session = session});
+    client_->Finish();
+    return *client_->Of(id).response;
+  };
+  EXPECT_EQ(turn(OnFull::kNoEvict).error.code, ErrorCode::kNoSpace);
+  EXPECT_EQ(cache_->stats().evicted_total, evicted);
+  const Response two = turn(OnFull::kReject);
+  EXPECT_GT(cache_->stats().evicted_total, evicted);
+  EXPECT_EQ(two.logits_digest,
+            Whole(Join(Join(SomeTokens(20, 1), one.tokens), SomeTokens(40, 3)), 4).logits_digest);
+}
+
 TEST_F(SessionTest, FeedingReadsAheadAndGeneratesLater) {
   Make(64);
   const SessionId session = engine_->OpenSession({}).value();

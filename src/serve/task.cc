@@ -48,8 +48,12 @@ void Task::TakeText() {
   if (cancel_once_read_) End(Finish::kCancelled);
 }
 
+// One that was opened to evict, or not to, cannot do otherwise: it is let go.
 std::unique_ptr<Sequence> Task::TakeFromSession() {
-  return session_ != nullptr ? std::move(session_->sequence) : nullptr;
+  if (session_ == nullptr) return nullptr;
+  auto sequence = std::move(session_->sequence);
+  const bool evicts = request_.on_full != OnFull::kNoEvict;
+  return session_->evicts == evicts ? std::move(sequence) : nullptr;
 }
 
 void Task::Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
@@ -169,6 +173,7 @@ void Task::EndTurn(CancelledTurn turn, Response response) {
     // A sequence holds at most all tokens but the last.
     if (sequence_ != nullptr && position() < text_.tokens().size()) {
       session_->sequence = std::move(sequence_);
+      session_->evicts = request_.on_full != OnFull::kNoEvict;
     }
     session_->text = text_.Take();
   }
