@@ -337,7 +337,9 @@ class ColdOpener {
 
   // What the disk does not give at the moment is found out when it is loaded.
   bool IsGood(FileId file, const RecordSummary& record) {
-    return VerifyRecord(files_, file, record, looked_through_.memory()).value_or(true);
+    const auto good =
+        Patiently([&] { return VerifyRecord(files_, file, record, looked_through_.memory()); });
+    return good.value_or(true);
   }
 
   uint64_t InFlightBytes() const {
