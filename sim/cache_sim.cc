@@ -429,6 +429,7 @@ class CacheSim : private Machine {
     report_.loaded += done.compared > 0 ? 1 : 0;
     report_.streamed += done.front > 0 ? 1 : 0;
     if (!honest() || doubts_ || Recycled() > 0 || done.front == 0 || files_.stopped()) return;
+    if (!done.unread.empty()) return;  // what cannot be read again and again is forgotten
     expected_.push_back({.origin = origin, .tokens = tokens, .resident = done.front});
   }
 

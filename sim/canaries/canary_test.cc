@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Planted{"TrustCatalogue", Canary::kTrustCatalogue, &SimReport::wrong_bytes},
                     Planted{"ForgetSync", Canary::kForgetSync, &SimReport::lost_bytes},
                     Planted{"ReuseEarly", Canary::kReuseEarly, &SimReport::unexplained},
-                    Planted{"IgnoreCap", Canary::kIgnoreCap, &SimReport::lost_bytes},
+                    Planted{"IgnoreCap", Canary::kIgnoreCap, &SimReport::over_cap},
                     Planted{"LoseEpoch", Canary::kLoseEpoch, &SimReport::lost_bytes},
                     Planted{"SwapRecords", Canary::kSwapRecords, &SimReport::unexplained},
                     Planted{"SkipVerify", Canary::kSkipVerify, &SimReport::wrong_bytes},

@@ -228,8 +228,8 @@ class Store {
   /// Completes when everything put before is durable (or failed) and everything erased before is
   /// overwritten.
   /// Ends: kOk; kIo something erased is not overwritten, or not durable, and is tried again; or may
-  ///       lie where the disk gives no access, or as the table of epochs is damaged, until the store
-  ///       is opened again and they are good
+  ///       lie where the disk gives no access, or as the table of epochs is damaged, until the
+  ///       store is opened again and they are good
   virtual void Flush(uint64_t tag) = 0;
 
   /// Moves everything on, and appends what ended to `done`. Waits up to `wait_us` for the disk when

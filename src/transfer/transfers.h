@@ -92,8 +92,9 @@ struct TransferOptions {
 /// itself: Tick moves everything on, called by a thread of its own in production, by a test by
 /// hand.
 ///
-/// Threads:  any. Find, RecordBytesOf, EpochOf, RootsOf, UsageOf, stats, Begin, Wake wait for nothing and may be
-///           called with any lock held; the rest may wait until the disk has ended something.
+/// Threads:  any. Find, RecordBytesOf, EpochOf, RootsOf, UsageOf, stats, Begin, Wake wait for
+///           nothing and may be called with any lock held; the rest may wait until the disk has
+///           ended something.
 ///           No lock of this is held while a worker or an AtEnd is called
 /// Lifetime: the clock must outlive it; workers detach before it ends
 class Transfers {

@@ -161,8 +161,8 @@ Result<EraseReport> Tenants::Erase(TenantId id) {
 }
 
 // A record says whose account it belongs to, not who of a domain wrote it: when one of them is
-// erased, what was loaded counts as written by that one. So does what another one wrote into a block
-// that goes, which has the same bytes. Returns how many slots that are.
+// erased, what was loaded counts as written by that one. So does what another one wrote into a
+// block that goes, which has the same bytes. Returns how many slots that are.
 uint64_t Tenants::Disown(TenantId erased) {
   uint64_t slots = 0;
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
