@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -25,6 +24,7 @@ namespace quire::bench {
 namespace {
 
 constexpr uint64_t kBatch = 8;               // blocks
+constexpr uint64_t kBatchesMax = 8;          // that a store holds
 constexpr uint64_t kBesideBytes = 16 << 10;  // that a block takes in memory besides, and more
 
 /// A store, and a batch of blocks to put under new names each time.
@@ -40,25 +40,28 @@ struct OpaqueBlocks {
       std::memcpy(from.data() + at, &number, sizeof(number));
     }
     options.directory = directory / "store";
-    options.bytes_cap = 64 * kBatch * bytes;
+    options.bytes_cap = kBatchesMax * kBatch * bytes;
     options.block_bytes_max = bytes;
     options.scrub_bytes_per_s = 0;
     store = Must(BlockStore::Open(options));
   }
 
+  /// All segments are made, as those of a store that has run for a while.
+  void Fill() {
+    for (uint64_t i = 0; i < kBatchesMax + 1; ++i) Put();
+  }
   double Put() {
     ++batches;
-    std::vector<std::string> keys;
-    for (uint64_t i = 0; i < kBatch; ++i) keys.push_back(fmt::format("{}/{}", batches, i));
+    const std::vector<std::string> keys = Keys();
     std::vector<BlockPut> puts;
     for (uint64_t i = 0; i < kBatch; ++i) puts.push_back({.key = keys[i], .data = Block(from, i)});
     const double begin_s = WallSeconds();
     Check(store->Put("bench", puts));
     return WallSeconds() - begin_s;
   }
+  /// The batch that was put last.
   double Get() {
-    std::vector<std::string> keys;
-    for (uint64_t i = 0; i < kBatch; ++i) keys.push_back(fmt::format("{}/{}", batches, i));
+    const std::vector<std::string> keys = Keys();
     std::vector<BlockGet> gets;
     for (uint64_t i = 0; i < kBatch; ++i) gets.push_back({.key = keys[i], .out = Block(to, i)});
     const double begin_s = WallSeconds();
@@ -90,6 +93,11 @@ struct OpaqueBlocks {
     return WallSeconds() - begin_s;
   }
 
+  std::vector<std::string> Keys() const {
+    std::vector<std::string> keys;
+    for (uint64_t i = 0; i < kBatch; ++i) keys.push_back(fmt::format("{}/{}", batches, i));
+    return keys;
+  }
   std::span<std::byte> Block(std::span<std::byte> of, uint64_t i) const {
     return of.subspan(i * block_bytes, block_bytes);
   }
@@ -118,8 +126,7 @@ Timed InGigabytes(const OpaqueBlocks& blocks, std::string slice) {
 
 Result<Subject> PutDurable(uint64_t bytes) {
   auto blocks = std::make_shared<OpaqueBlocks>(bytes, BlockStoreOptions{});
-  // All segments are made, as those of a store that has run for a while.
-  for (int i = 0; i < 80; ++i) blocks->Put();
+  blocks->Fill();
   Timed timed = InGigabytes(*blocks, "puts eight blocks, until they are durable");
   timed.work = [blocks](uint32_t) { return blocks->Put(); };
   timed.floor = [blocks](uint32_t) { return blocks->WriteFiles(); };
@@ -131,7 +138,7 @@ Result<Subject> PutAccepted(uint64_t bytes) {
   auto blocks = std::make_shared<OpaqueBlocks>(
       bytes,
       BlockStoreOptions{.memory_bytes = 4 * kBatch * (bytes + kBesideBytes), .accepts_puts = true});
-  for (int i = 0; i < 80; ++i) blocks->Put();
+  blocks->Fill();
   Timed timed = InGigabytes(*blocks,
                             "puts eight blocks, until they can be found; nothing is under "
                             "way before");

@@ -33,35 +33,38 @@ bool IsWhole(const tier::RecordSummary& record, std::span<const std::byte> bytes
   });
 }
 
+/// Calls `visit(summary, record, at)` for whatever has a record's header and room behind it.
+template <typename Visit>
+void ForEachRecord(std::span<const std::byte> bytes, const Visit& visit) {
+  for (uint64_t at = 0; at + tier::kRecordAlignment <= bytes.size(); at += tier::kRecordAlignment) {
+    const auto summary = tier::InspectHeader(bytes.subspan(at));
+    if (!summary || summary->is_void || at + summary->record_bytes() > bytes.size()) continue;
+    visit(*summary, bytes.subspan(at, summary->record_bytes()), at);
+  }
+}
+
 }  // namespace
 
 void RawBytes::Learn(FaultyFiles& files, const std::string& directory) {
   for (const std::string& path : files.Paths()) {
     if (!path.starts_with(directory + "/segment-")) continue;
-    const std::span<const std::byte> contents = *files.Contents(path);
-    for (uint64_t at = 0; at + tier::kRecordAlignment <= contents.size();
-         at += tier::kRecordAlignment) {
-      const auto summary = tier::InspectHeader(contents.subspan(at));
-      if (!summary || summary->is_void || at + summary->record_bytes() > contents.size()) continue;
-      const Place place = {path, at, summary->location.generation};
+    ForEachRecord(*files.Contents(path), [&](const tier::RecordSummary& summary,
+                                             std::span<const std::byte> record, uint64_t at) {
+      const Place place = {path, at, summary.location.generation};
       const auto seen = seen_.find(place);
-      if (seen != seen_.end() && seen->second == summary->key) continue;
-      const auto record = contents.subspan(at, summary->record_bytes());
-      if (!IsWhole(*summary, record)) continue;
-      seen_[place] = summary->key;
-      Add(*summary, record);
-    }
+      if (seen != seen_.end() && seen->second == summary.key) return;
+      if (!IsWhole(summary, record)) return;
+      seen_[place] = summary.key;
+      Add(summary, record);
+    });
   }
 }
 
 void RawBytes::LearnFrom(std::span<const std::byte> memory) {
-  for (uint64_t at = 0; at + tier::kRecordAlignment <= memory.size();
-       at += tier::kRecordAlignment) {
-    const auto summary = tier::InspectHeader(memory.subspan(at));
-    if (!summary || summary->is_void || at + summary->record_bytes() > memory.size()) continue;
-    const auto record = memory.subspan(at, summary->record_bytes());
-    if (IsWhole(*summary, record)) Add(*summary, record);
-  }
+  ForEachRecord(memory, [&](const tier::RecordSummary& summary, std::span<const std::byte> record,
+                            uint64_t /*at*/) {
+    if (IsWhole(summary, record)) Add(summary, record);
+  });
 }
 
 void RawBytes::Add(const tier::RecordSummary& record, std::span<const std::byte> bytes) {
@@ -87,22 +90,19 @@ void RawBytes::Add(const tier::RecordSummary& record, std::span<const std::byte>
 // A model computes the same now and then of different texts, at another place of a record.
 bool RawBytes::IsOfAnother(const tier::PublisherId& publisher, const Word& word,
                            FaultyFiles& files) {
+  bool found = false;
   for (const std::string& path : files.Paths()) {
     if (path.find("/segment-") == std::string::npos) continue;
-    const std::span<const std::byte> contents = *files.Contents(path);
-    for (uint64_t at = 0; at + tier::kRecordAlignment <= contents.size();
-         at += tier::kRecordAlignment) {
-      const auto summary = tier::InspectHeader(contents.subspan(at));
-      if (!summary || summary->is_void || summary->publisher == publisher) continue;
-      if (at + summary->record_bytes() > contents.size()) continue;
-      const auto record = contents.subspan(at, summary->record_bytes());
-      if (!IsWhole(*summary, record)) continue;
-      for (uint64_t i = 0; i + kWordBytes <= record.size(); i += kStride) {
-        if (std::memcmp(record.data() + i, &word, kWordBytes) == 0) return true;
+    ForEachRecord(*files.Contents(path), [&](const tier::RecordSummary& summary,
+                                             std::span<const std::byte> record, uint64_t /*at*/) {
+      if (found || summary.publisher == publisher) return;
+      if (!IsWhole(summary, record)) return;
+      for (uint64_t i = 0; i + kWordBytes <= record.size() && !found; i += kStride) {
+        found = std::memcmp(record.data() + i, &word, kWordBytes) == 0;
       }
-    }
+    });
   }
-  return false;
+  return found;
 }
 
 std::string RawBytes::FindIn(const tier::PublisherId& publisher, uint64_t epoch,

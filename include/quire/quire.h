@@ -735,8 +735,9 @@ typedef struct quire_store_options {
   uint64_t commit_interval_us;  // what a crash may lose; 0: 20,000
   uint64_t scrub_bytes_per_s;   // read again in the background; 0: 8 MiB, UINT64_MAX: nothing
   uint32_t disk_requests_max;   // that the disk works on at the same time; 0: 64
-  // 1: a put ends when its block can be found, in memory, if it has room there; it becomes durable
-  // soon after, and so it is when a later flush ends. 0: when it is durable
+  // 1: a put ends when its block can be found, in memory, if it has room there. It becomes durable
+  // soon after; when a later flush ends it is, or the disk did not take it (puts_lost).
+  // 0: a put ends when it is durable
   uint32_t accepts_puts;
   // Of the blocks that were put or read last, which are kept in memory too; 0: 256 MiB, UINT64_MAX:
   // none

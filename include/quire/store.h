@@ -31,7 +31,8 @@ struct BlockStoreOptions {
   // Of the blocks that were put or read last, which are kept in memory too; 0: none.
   uint64_t memory_bytes = uint64_t{256} << 20;
   // A Put ends when its block can be found: in memory, if it has room there. It becomes durable
-  // soon after, and so it is when a later Flush ends. false: when it is durable.
+  // soon after; when a later Flush ends it is, or the disk did not take it
+  // (BlockStoreStats::puts_lost). false: a Put ends when it is durable.
   bool accepts_puts = false;
 };
 

@@ -3,7 +3,7 @@ again after a restart. What it promises is in docs/embedding.md ("A store of blo
 docs/durability.md.
 
     with quire.store.BlockStore("DIR", cap_bytes=8 << 30) as store:
-        store.put("key", data)           # durable when it returns (or accepted: see below)
+        store.put("key", data)           # durable when it returns; with accepts_puts: found
         data = store.get("key")          # bytes, or None
 """
 
@@ -188,8 +188,8 @@ class BlockStore:
         MiB, or a sixteenth of the cap where that is less. commit_interval_s: what a crash may lose.
         scrub_bytes_per_s: read again in the background to find damage; 0: nothing. memory_bytes:
         of the blocks that were put or read last, which are kept in memory too; 0: none.
-        accepts_puts: a put ends when its block can be found, in memory if it has room there; it is
-        durable when a later `flush` has returned. namespace: where calls that name none go.
+        accepts_puts: a put ends when its block can be found, in memory if it has room there; when a
+        later `flush` has returned it is durable, or counted in stats()["puts_lost"]. namespace: where calls that name none go.
 
         Raises: InvalidArgumentError; BusyError another process has it; UnsupportedError a newer
         version wrote it; NoSpaceError; IoError.
@@ -200,6 +200,8 @@ class BlockStore:
             raise InvalidArgumentError(f"{directory!r}: a path with a NUL")
         if min(cap_bytes, commit_interval_us, disk_requests_max) < 1:
             raise InvalidArgumentError("a cap, interval or number of requests below 1")
+        if memory_bytes < 0:
+            raise InvalidArgumentError(f"memory_bytes is {memory_bytes}")
         self._library = _load()
         self._namespace = namespace
         self._directory = os.fsdecode(path)

@@ -408,7 +408,8 @@ def test_accepted_blocks_are_found_at_once_and_durable_after_a_flush(directory):
 @pytest.mark.parametrize("options", [{"cap_bytes": 0}, {"cap_bytes": 1000},
                                      {"commit_interval_s": 0}, {"disk_requests_max": 0},
                                      {"block_bytes_max": 3 << 30},
-                                     {"accepts_puts": True, "memory_bytes": 0}])
+                                     {"accepts_puts": True, "memory_bytes": 0},
+                                     {"memory_bytes": -1}])
 def test_bad_options_are_refused(directory, options):
     with pytest.raises(quire.InvalidArgumentError):
         open_store(directory, **options)

@@ -97,7 +97,7 @@ struct ColdState {
   /// Something was erased, in this run or before.
   bool MayBeErased() const { return epochs.version() > 0 || epochs_damaged; }
   /// What was erased may lie where no zeros reach it: in a segment that cannot be used, or, without
-  /// good epochs, in any that has an owner who may be erased.
+  /// good epochs, in any of a named publisher.
   bool MayHideErased() const {
     return MayBeErased() && (segments.HasLost() || (epochs_damaged && segments.HasNamed()));
   }

@@ -66,8 +66,8 @@ struct PutRequest {
   const RecordLayout* layout = nullptr;
   // [layout->sections()], each of its bytes. Those that lie where Store::Place said are not copied.
   std::span<const std::span<const std::byte>> sections{};
-  /// [layout->sections()], the CRC32C of each, where the caller has compared them with something;
-  /// empty: the store takes them.
+  /// [layout->sections()], the CRC32C of each, where the caller knows them; empty: the store
+  /// takes them.
   std::span<const uint32_t> crcs{};
   RecordPriority priority{};
   uint64_t tag = 0;
@@ -214,8 +214,9 @@ class Store {
   ///       kUnknownEpoch, kNoSpace the same: the table of epochs is damaged, or full
   virtual void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) = 0;
 
-  /// Forgets one record: at once for whoever asks, for good when it completes. One that is being
-  /// written is removed when it is durable. Its payload stays on a disk until that is recycled.
+  /// Forgets one record: lookups miss it at once, a restart does when it completes. One that is
+  /// being written is removed when it is durable. Its payload stays on a disk until that is
+  /// recycled.
   /// Ends: kOk durable; kAbsent; kIo not durable, though it is not found until a restart
   virtual void Remove(const Digest& key, uint64_t tag) = 0;
 

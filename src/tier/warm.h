@@ -138,8 +138,8 @@ class WarmStore final : public Store {
   bool Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion* completion)
       QUIRE_REQUIRES(mutex_);
   void Promote(const LoadRequest& load);
-  /// Nobody finds a record here any more, and what is being loaded of it does not come here. False:
-  /// it was not here.
+  /// Takes a record out, and keeps what is being loaded of it from coming in. False: it was not
+  /// here.
   bool Drop(const Digest& key);
 
   const WarmOptions options_;

@@ -202,6 +202,26 @@ TEST_F(WarmTest, ErasingForgetsAtOnceAndOlderEpochsAreRefused) {
   EXPECT_EQ(warm_->EpochOf(PublisherOf("a")), 1u);
 }
 
+TEST_F(WarmTest, WhatIsRemovedIsGoneAloneAndInFrontOfAStore) {
+  for (const bool alone : {true, false}) {
+    alone ? OpenAlone(5) : OpenInFront(5);
+    const auto remove = [&](uint64_t number) {
+      warm_->Remove(Record(number).identity().key, 3);
+      return WaitWarm().outcome;
+    };
+    EXPECT_EQ(PutWarm(Record(1)), kOk);
+    EXPECT_EQ(PutWarm(Record(2)), kOk);
+    EXPECT_EQ(warm_->RecordBytesOf(Record(1).identity().key), layout_.record_bytes());
+    EXPECT_EQ(remove(1), kOk);
+    EXPECT_EQ(warm_->RecordBytesOf(Record(1).identity().key), std::nullopt);
+    EXPECT_EQ(LoadWarm(Record(1)).outcome, kAbsent);
+    EXPECT_EQ(LoadWarm(Record(2)).outcome, kOk);
+    EXPECT_EQ(remove(1), kAbsent);
+    EXPECT_EQ(PutWarm(Record(1)), kOk);  // and may come again
+    warm_.reset();
+  }
+}
+
 TEST_F(WarmTest, QuotasAndFloorsHold) {
   OpenAlone(4);
   warm_->SetLimits({.publisher = PublisherOf("a"), .bytes_quota = BytesFor(2)});
