@@ -11,9 +11,9 @@ namespace quire::bench {
 
 Result<double> FioSeconds(const FioJob& job) {
   const std::string command = fmt::format(
-      "fio --name=floor --filename='{}' --rw={} --bs=1M --size={} --direct=1 --ioengine=io_uring "
+      "fio --name=floor --filename='{}' --rw={} --bs={} --size={} --direct=1 --ioengine=io_uring "
       "--iodepth={} {} --output-format=json 2>/dev/null",
-      job.file, job.writes ? "write" : "read", job.bytes, job.depth,
+      job.file, job.writes ? "write" : "read", job.request_bytes, job.bytes, job.depth,
       job.writes ? "--end_fsync=1" : "");
   struct Close {
     void operator()(FILE* file) const { ::pclose(file); }

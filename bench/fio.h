@@ -13,7 +13,8 @@ struct FioJob {
   std::string file{};   // made when it does not exist
   bool writes = false;  // and syncs at the end
   uint64_t bytes = 0;
-  uint32_t depth = 16;  // requests of one MiB in flight
+  uint32_t depth = 16;  // requests in flight
+  uint64_t request_bytes = uint64_t{1} << 20;
 };
 
 /// Seconds that fio needs, sequentially, O_DIRECT, through io_uring.

@@ -32,7 +32,8 @@ tier::ColdOptions Machine::SomeColdOptions(uint64_t segments) const {
                        segments * kSegmentBytes,
           .segment_bytes = kSegmentBytes,
           .catalogue_bytes_max = kCatalogueBytes,
-          .chunk_bytes = 64 << 10};
+          .chunk_bytes = 64 << 10,
+          .headers_bytes_max = 20'000};
 }
 
 std::unique_ptr<tier::ColdStore> Machine::OpenStore() {

@@ -46,7 +46,8 @@ struct DiskStoreOptions {
   // Of that memory, all of which is taken when the store is opened: pinned, for a device. Null:
   // ordinary memory, as where it has none to give (with one warning). It must outlive the store.
   HostAllocator* host_allocator = nullptr;
-  // Memory for bytes on their way to and from the disk: all that a store takes besides its index.
+  // Memory for bytes on their way to and from the disk: all that a store takes besides its index,
+  // and up to 16 MiB of headers where contexts stream.
   uint64_t staging_bytes = uint64_t{64} << 20;
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never
 };
@@ -56,11 +57,12 @@ struct DiskStoreStats {
   uint64_t records = 0;       // blocks and twins that can be found
   uint64_t bytes = 0;         // of all files, what is preallocated included
   uint64_t bytes_cap = 0;     //
-  uint64_t memory_bytes = 0;  // index and staging
+  uint64_t memory_bytes = 0;  // index, staging, and headers of records read by section
   uint64_t records_written = 0;
   uint64_t bytes_put = 0;      // of records given to it
   uint64_t bytes_written = 0;  // to the disk; / bytes_put is the write amplification
   uint64_t bytes_read = 0;     // from the disk
+  uint64_t read_requests = 0;  // of the disk, for loads
   uint64_t records_loaded = 0;
   uint64_t loads_failed = 0;      // damaged, erased, gone, too late, or the disk failed
   uint64_t records_dropped = 0;   // not written: the disk or a quota is full, or it failed

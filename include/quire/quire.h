@@ -391,14 +391,21 @@ typedef struct quire_sequence_options {
   // so its plan must be one with no_reuse; it takes free slots only and grows in place or not at
   // all.
   int32_t contiguous;
+  // With resident_tokens: heads that query a layer.
+  uint32_t query_heads;
+  // For a context that the budget does not hold: at least so many of its last tokens stay in
+  // memory, blocks before them leave it once the cache's store has them, and quire_attend reads
+  // them back, with the same bits (docs/streaming.md). Open takes all the room that it needs. 0:
+  // all of it stays in memory.
+  uint64_t resident_tokens;
 } quire_sequence_options;
 
 /// Makes a sequence that starts with the plan's resident tokens. The plan is used up, also when
 /// this fails. `options` may be NULL.
 /// Errors: QUIRE_NO_SPACE names shared, own and available blocks, or the tenant whose quota is
 ///         full; QUIRE_TOO_LARGE it can never fit; QUIRE_INVALID_ARGUMENT past tokens_max,
-///         contiguous with a plan that shares blocks;
-///         QUIRE_UNSUPPORTED contiguous where the cache cannot
+///         contiguous with a plan that shares blocks, resident_tokens without query_heads;
+///         QUIRE_UNSUPPORTED contiguous or resident_tokens where the cache cannot
 quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
                       quire_sequence** sequence, quire_error* error);
 
@@ -422,6 +429,7 @@ typedef struct quire_sequence_stats {
   uint32_t blocks_shared;    // published blocks it leases
   uint32_t blocks_own;       // private blocks
   uint64_t bytes;            // of all slots it holds, shared ones included
+  uint64_t tokens_streamed;  // of tokens_used, those that are read back from the store
 } quire_sequence_stats;
 
 /// Fills *stats.
@@ -608,8 +616,14 @@ typedef struct quire_attend_request {
 /// window and sinks are those of the cache's geometry.
 /// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written, or before what its window or its
 ///          open form kept, sequences of two caches, heads that do not divide; QUIRE_UNSUPPORTED a
-///          shape the kernels lack. Nothing is computed then
-/// Threads: one call at a time per handle; no writer on these sequences meanwhile
+///          shape the kernels lack. Nothing is computed then.
+///          Of a sequence with resident_tokens: QUIRE_NO_SPACE more rows than step_tokens, or more
+///          heads than query_heads; QUIRE_INVALID_ARGUMENT it is in two tasks, or a row stands in
+///          what memory does not hold; QUIRE_CORRUPT, QUIRE_NOT_FOUND, QUIRE_IO, QUIRE_DEADLINE
+///          the store did not give a block, which is named. It stays as it is, and opened anew
+///          it begins before that block
+/// Threads: one call at a time per handle, and per sequence with resident_tokens; no writer on
+///          these sequences meanwhile
 quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,
                         quire_error* error);
 

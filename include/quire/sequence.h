@@ -246,7 +246,8 @@ class StreamedContext {
 /// AttentionBackend::Attend, bit for bit what it would be if memory had all of them.
 ///
 /// Shape:   streamed [tasks]: of each task's sequence, or null
-/// Errors:  what Attend and StreamedContext say; kNoSpace a task has more rows than rows_max
+/// Errors:  what Attend and StreamedContext say; kNoSpace a task has more rows than rows_max;
+///          kInvalidArgument two tasks of one sequence that streams, or rows at its front
 /// Effects: tasks of sequences that stream are whole before, and partial ones after
 /// Threads: as Attend. `cancel` is looked at while it waits for the store; may be null
 Result<void> AttendStreamed(AttentionBackend& attention, uint32_t layer,

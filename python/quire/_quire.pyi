@@ -404,7 +404,7 @@ class Cache:
         Raises: InvalidArgumentError no tokens, or more than tokens_max; NotFoundError no such tenant. A miss is no error. Threads: any.
         """
 
-    def open(self, plan: Plan, *, reserve_tokens: int = 0, step_tokens: int = 512, on_full: str = 'reject', publish: bool = True, contiguous: bool = False) -> Sequence:
+    def open(self, plan: Plan, *, reserve_tokens: int = 0, step_tokens: int = 512, on_full: str = 'reject', publish: bool = True, contiguous: bool = False, resident_tokens: int = 0, query_heads: int = 0) -> Sequence:
         """
         A sequence that starts with the plan's resident tokens and has room for the rest.
 
@@ -413,6 +413,7 @@ class Cache:
         on_full: "reject" reserves all of it or refuses; "halt" reserves the prompt, and growing may fail; "no_evict" takes free room only; "fewer" reserves what there is room for, at least the prompt.
         publish: False: its blocks are never shared.
         contiguous: its blocks are consecutive slots (reuse=False, a placement with runs).
+        resident_tokens: for a context that hot_bytes do not hold, with a disk_store: at least so many of its last tokens stay in memory, and Attention reads the others back, with the same bits. It needs query_heads, the heads that query a layer.
         Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan is used up then too.
         """
 

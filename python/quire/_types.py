@@ -102,6 +102,7 @@ class DiskStoreStats(TypedDict):
     bytes_put: int
     bytes_written: int
     bytes_read: int
+    read_requests: int
     records_loaded: int
     loads_failed: int
     records_dropped: int

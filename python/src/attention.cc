@@ -95,12 +95,13 @@ AttentionShape ShapeOf(const Call& call) {
 }
 
 // Threads: without the GIL
-void Run(AttentionState& attention, const Call& call) {
+void Run(AttentionState& attention, Call& call) {
   const std::lock_guard turn(attention.turn);
   const auto locks = LockAll(call);
   BatchTables tables;
+  std::vector<StreamedContext*> streamed;
   for (const AttentionTask& task : call.tasks) {
-    const Sequence& sequence = *call.sequences[task.sequence]->sequence;
+    Sequence& sequence = *call.sequences[task.sequence]->sequence;
     const uint64_t written = sequence.cursor(call.layer);
     if (task.rows > written || task.first_position > written - task.rows) {
       Raise(ErrorCode::kInvalidArgument, std::to_string(task.rows) + " rows from position " +
@@ -109,8 +110,10 @@ void Run(AttentionState& attention, const Call& call) {
                                              " has " + std::to_string(written) + " tokens");
     }
     Value(tables.Add(sequence.Blocks(call.layer).tables));
+    streamed.push_back(sequence.streamed());
   }
-  Value(attention.backend->Attend(ShapeOf(call), tables.tables(), call.tasks, *attention.executor));
+  Value(AttendStreamed(*attention.backend, call.layer, ShapeOf(call), tables.tables(), call.tasks,
+                       streamed, *attention.executor));
 }
 
 // Checks the arrays of one task against the layer, and adds it.

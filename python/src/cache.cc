@@ -182,14 +182,16 @@ std::shared_ptr<PyPlan> Acquire(const PyCache& self, nb::handle tokens, const Id
 
 std::shared_ptr<PySequence> Open(const PyCache& self, PyPlan& plan, uint64_t reserve_tokens,
                                  uint64_t step_tokens, std::string_view on_full, bool publish,
-                                 bool contiguous) {
+                                 bool contiguous, uint64_t resident_tokens, uint32_t query_heads) {
   const std::shared_ptr<Cache> cache = self.get();
   CheckOwner(plan, cache);
   const SequenceOptions options{.reserve_tokens = reserve_tokens,
                                 .step_tokens = step_tokens,
                                 .on_full = Named(kOnFull, "on_full", on_full),
                                 .publish = publish,
-                                .contiguous = contiguous};
+                                .contiguous = contiguous,
+                                .resident_tokens = resident_tokens,
+                                .query_heads = query_heads};
   Plan taken = plan.Take();
   const GilFree free;
   auto sequence = Value(cache->Open(std::move(taken), options));
@@ -416,7 +418,8 @@ void BindRequests(nb::class_<PyCache>& type) {
            "tenant. A miss is no error. Threads: any.")
       .def("open", &Open, nb::arg("plan"), nb::kw_only(), nb::arg("reserve_tokens") = 0,
            nb::arg("step_tokens") = 512, nb::arg("on_full") = "reject", nb::arg("publish") = true,
-           nb::arg("contiguous") = false,
+           nb::arg("contiguous") = false, nb::arg("resident_tokens") = 0,
+           nb::arg("query_heads") = 0,
            "A sequence that starts with the plan's resident tokens and has room for the rest.\n\n"
            "reserve_tokens: prompt and expected output; 0: the prompt.\n"
            "step_tokens: most tokens appended between two commits, where windows or codecs that "
@@ -426,6 +429,9 @@ void BindRequests(nb::class_<PyCache>& type) {
            "room for, at least the prompt.\n"
            "publish: False: its blocks are never shared.\n"
            "contiguous: its blocks are consecutive slots (reuse=False, a placement with runs).\n"
+           "resident_tokens: for a context that hot_bytes do not hold, with a disk_store: at least "
+           "so many of its last tokens stay in memory, and Attention reads the others back, with "
+           "the same bits. It needs query_heads, the heads that query a layer.\n"
            "Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan "
            "is used up then too.")
       .def("load", &Load, nb::arg("plan"), nb::kw_only(), nb::arg("timeout_s") = nb::none(),

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import KV_HEADS, append, compute, digest, make_cache, rows
+from conftest import DIM, KV_HEADS, QUERY_HEADS, append, compute, digest, make_cache, rows
 
 import quire
 from quire._shared import Lease
@@ -241,3 +241,33 @@ def test_one_process_shares_the_store_of_a_path(tmp_path):
     second.end()
     assert second.store.closed
     Lease(tmp_path / "store", 64 << 20).end()
+
+
+def test_a_context_that_memory_does_not_hold_is_attended_to(tmp_path):
+    """hot_bytes hold half of it; the bits are those of a cache that holds all of it."""
+    tokens = [int(token) for token in np.random.default_rng(1).integers(0, 1000, 4000)]
+    queries = np.random.default_rng(2).standard_normal((2, QUERY_HEADS, DIM)).astype(np.float32)
+    whole = make_cache(hot_bytes=32 << 20)
+    with quire.DiskStore(str(tmp_path / "store"), cap_bytes=256 << 20) as store:
+        identity = identity_of(store)
+        cache = make_cache(store=store, hot_bytes=2 << 20)
+        with pytest.raises(quire.TooLargeError):
+            cache.open(cache.acquire(tokens, identity))
+        with pytest.raises(quire.InvalidArgumentError, match="query_heads"):
+            cache.open(cache.acquire(tokens, identity), resident_tokens=256)
+        options = {"resident_tokens": 256, "query_heads": QUERY_HEADS, "step_tokens": 32}
+        sequences = [cache.open(cache.acquire(tokens, identity), **options),
+                     whole.open(whole.acquire(tokens, identity))]
+        for at in range(0, len(tokens), 32):
+            step = tokens[at:at + 32]
+            for sequence in sequences:
+                append(sequence, step)
+                sequence.commit(step)
+        assert sequences[0].stats()["tokens_streamed"] > 2000
+        attention = quire.Attention(2)
+        for layer in range(2):
+            outs = [attention.attend(layer, sequence, queries) for sequence in sequences]
+            np.testing.assert_array_equal(*outs)
+        with pytest.raises(quire.InvalidArgumentError, match="two tasks"):
+            outs = [np.empty_like(queries), np.empty_like(queries)]
+            attention.attend_batch(0, [sequences[0]] * 2, [queries] * 2, outs)

@@ -127,6 +127,7 @@ std::string ToJson(const DiskStoreStats& stats) {
                                 {"bytes_put", stats.bytes_put},
                                 {"bytes_written", stats.bytes_written},
                                 {"bytes_read", stats.bytes_read},
+                                {"read_requests", stats.read_requests},
                                 {"records_loaded", stats.records_loaded},
                                 {"loads_failed", stats.loads_failed},
                                 {"records_dropped", stats.records_dropped},

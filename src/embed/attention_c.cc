@@ -80,6 +80,7 @@ Result<void> Attend(quire_attention& attention, const quire_attend_request& requ
   const AttentionShape shape = ShapeOf(first, request);
   QUIRE_TRY(attention.backend->Supports(shape));
   std::vector<AttentionTask> made;
+  std::vector<StreamedContext*> streamed;
   BatchTables tables;
   made.reserve(tasks.size());
   for (uint32_t i = 0; i < tasks.size(); ++i) {
@@ -90,8 +91,10 @@ Result<void> Attend(quire_attention& attention, const quire_attend_request& requ
                     .rows = tasks[i].rows,
                     .first_position = tasks[i].first_position,
                     .sequence = i});
+    streamed.push_back(tasks[i].sequence->sequence->streamed());
   }
-  return attention.backend->Attend(shape, tables.tables(), made, *attention.executor);
+  return AttendStreamed(*attention.backend, request.layer, shape, tables.tables(), made, streamed,
+                        *attention.executor);
 }
 
 }  // namespace

@@ -87,11 +87,13 @@ template <>
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_sequence_options> = {
     QUIRE_FIELD_END(quire_sequence_options, private_blocks),
-    QUIRE_FIELD_END(quire_sequence_options, contiguous)};
+    QUIRE_FIELD_END(quire_sequence_options, contiguous),
+    QUIRE_FIELD_END(quire_sequence_options, query_heads),
+    QUIRE_FIELD_END(quire_sequence_options, resident_tokens)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_sequence_stats> = {
-    QUIRE_FIELD_END(quire_sequence_stats, blocks_own),
-    QUIRE_FIELD_END(quire_sequence_stats, bytes)};
+    QUIRE_FIELD_END(quire_sequence_stats, blocks_own), QUIRE_FIELD_END(quire_sequence_stats, bytes),
+    QUIRE_FIELD_END(quire_sequence_stats, tokens_streamed)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_tenant_options> = {
     offsetof(quire_tenant_options, store_quota_bytes),  // its first version ended so, with padding

@@ -387,7 +387,9 @@ quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
     quire::SequenceOptions made{.reserve_tokens = asked.reserve_tokens,
                                 .on_full = on_full,
                                 .publish = asked.private_blocks == 0,
-                                .contiguous = asked.contiguous != 0};
+                                .contiguous = asked.contiguous != 0,
+                                .resident_tokens = asked.resident_tokens,
+                                .query_heads = asked.query_heads};
     if (asked.step_tokens != 0) made.step_tokens = asked.step_tokens;
     QUIRE_ASSIGN(auto opened, plan->cache->Open(std::move(plan->plan), made));
     *sequence = new quire_sequence(plan->cache, std::move(opened));

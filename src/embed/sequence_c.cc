@@ -92,7 +92,8 @@ quire_code quire_sequence_get_stats(const quire_sequence* sequence, quire_sequen
                                                           .tokens_reserved = now.tokens_reserved,
                                                           .blocks_shared = now.blocks_shared,
                                                           .blocks_own = now.blocks_own,
-                                                          .bytes = now.bytes});
+                                                          .bytes = now.bytes,
+                                                          .tokens_streamed = now.tokens_streamed});
     return {};
   });
 }

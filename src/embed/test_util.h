@@ -23,6 +23,7 @@ struct Free {
   void operator()(quire_ticket* handle) const { quire_ticket_free(handle); }
   void operator()(quire_view* handle) const { quire_view_free(handle); }
   void operator()(quire_attention* handle) const { quire_attention_free(handle); }
+  void operator()(quire_disk_store* handle) const { quire_disk_store_free(handle); }
 };
 template <typename T>
 using Owned = std::unique_ptr<T, Free>;

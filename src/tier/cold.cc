@@ -264,7 +264,7 @@ void ColdStore::PublishStats() {
   if (usage_changed) usage = state_->segments.Usage();
   usage_mark_ = mark;
   stats.memory_bytes = state_->index.memory_bytes() + state_->write_staging.memory().size() +
-                       state_->read_staging.memory().size();
+                       state_->read_staging.memory().size() + state_->headers.memory_bytes();
   MutexLock lock(mutex_);
   published_ = stats;
   if (usage_changed) published_usage_.swap(usage);

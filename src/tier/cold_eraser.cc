@@ -44,6 +44,7 @@ void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t ta
     }
     state_.write_staging.Forget();
     state_.read_staging.Forget();
+    state_.headers.Forget();
   }
   if (damaged) return state_.End(tag, StoreOutcome::kUnknownEpoch);
   if (full) return state_.End(tag, StoreOutcome::kNoSpace);

@@ -70,7 +70,10 @@ void ColdReader::PlanPieces(Load& load) const {
   const uint64_t end =
       RoundUp(layout.offset(last) + layout.sections()[last].bytes, kRecordAlignment);
   load.payload_begin = begin;
-  if (begin == 0) {
+  load.known = state_.headers.Find(PlaceOf(load.entry));
+  if (load.known != nullptr) {
+    AddRun(load, record + layout.header_bytes() + begin, end - begin);
+  } else if (begin == 0) {
     AddRun(load, record, layout.header_bytes() + end);
   } else {
     AddRun(load, record, layout.header_bytes());
@@ -116,6 +119,7 @@ bool ColdReader::Start(uint32_t number) {
   const FileId file = state_.segments[load.entry.segment].file;
   for (Piece& piece : load.pieces) {
     piece.chunk = state_.read_staging.Take();
+    if (!load.scrub) ++state_.stats.read_requests;
     ++load.requests;
     ++reads_in_flight_;
     const uint32_t read = reads_.Add({.load = number, .bytes = piece.bytes});
@@ -153,8 +157,11 @@ void ColdReader::Finish(uint32_t number) {
     if (!load.ended) {
       const RecordIdentity& identity = load.request.identity;
       const bool served = state_.Serves(identity.publisher, identity.erase_epoch);
-      if (served) CopyOut(load);
-      if (served) state_.Use(load.entry.key, identity.block_index);
+      if (served) {
+        CopyOut(load);
+        KeepHeader(load);
+        state_.Use(load.entry.key, identity.block_index);
+      }
       End(load, served ? StoreOutcome::kOk : StoreOutcome::kErased);
     }
   }
@@ -206,13 +213,31 @@ void ColdReader::Tick(uint64_t now_us) {
   StartWaiting();
 }
 
+KnownHeaders::Place ColdReader::PlaceOf(const ColdEntry& entry) const {
+  return {.generation = state_.segments[entry.segment].generation,
+          .segment = entry.segment,
+          .page = entry.page};
+}
+
+// A caller that reads some sections of a record reads the others later.
+void ColdReader::KeepHeader(const Load& load) {
+  const RecordLayout& layout = *load.request.layout;
+  if (load.known != nullptr || load.request.section_count == layout.sections().size()) return;
+  state_.headers.Keep(PlaceOf(load.entry), HeaderOf(load).first(layout.header_bytes()));
+}
+
+std::span<const std::byte> ColdReader::HeaderOf(const Load& load) {
+  if (load.known != nullptr) return *load.known;
+  return BytesOf(load.pieces.front());
+}
+
 std::span<std::byte> ColdReader::BytesOf(const Piece& piece) {
   return state_.read_staging[piece.chunk].first(piece.bytes);
 }
 
 RecordMiss ColdReader::Verify(Load& load) {
   const LoadRequest& request = load.request;
-  const std::span<const std::byte> header = BytesOf(load.pieces.front());
+  const std::span<const std::byte> header = HeaderOf(load);
   const RecordLocation location = {.segment = load.entry.segment,
                                    .offset = load.entry.page * kRecordAlignment,
                                    .generation = state_.segments[load.entry.segment].generation};
@@ -229,7 +254,7 @@ RecordMiss ColdReader::Verify(Load& load) {
 }
 
 RecordMiss ColdReader::VerifyScrubbed(Load& load) {
-  const auto summary = InspectHeader(BytesOf(load.pieces.front()));
+  const auto summary = InspectHeader(HeaderOf(load));
   if (!summary) return summary.error();
   if (summary->is_void || PrefixOf(summary->key) != load.entry.key) return RecordMiss::kOtherKey;
   if (summary->record_bytes() != load.entry.pages * kRecordAlignment) {
@@ -244,14 +269,14 @@ bool ColdReader::IsDamage(const Load& load, RecordMiss miss) {
   if (load.truncated || miss == RecordMiss::kPayloadDamaged || miss == RecordMiss::kOtherLocation) {
     return true;
   }
-  const auto summary = InspectHeader(BytesOf(load.pieces.front()));
+  const auto summary = InspectHeader(HeaderOf(load));
   return !summary || summary->is_void || PrefixOf(summary->key) != load.entry.key;
 }
 
-// The header is the start of the first piece; the payload is what follows it.
+// Unless the header is known it is the start of the first piece, and the payload follows it.
 bool ColdReader::Checks(Load& load, uint64_t header_bytes, size_t first, size_t count) {
-  SectionChecker checker(StoredSections(BytesOf(load.pieces.front())), load.payload_begin);
-  uint64_t skipped = header_bytes;
+  SectionChecker checker(StoredSections(HeaderOf(load)), load.payload_begin);
+  uint64_t skipped = load.known != nullptr ? 0 : header_bytes;
   for (const Piece& piece : load.pieces) {
     const uint64_t skip = std::min(skipped, piece.bytes);
     checker.Feed(BytesOf(piece).subspan(skip));
@@ -265,7 +290,7 @@ void ColdReader::CopyOut(Load& load) {
   for (uint32_t i = 0; i < request.section_count; ++i) {
     CopySection(load, request.layout->offset(request.section_first + i), request.out[i]);
   }
-  const auto stored = StoredSections(BytesOf(load.pieces.front())).subspan(request.section_first);
+  const auto stored = StoredSections(HeaderOf(load)).subspan(request.section_first);
   for (size_t i = 0; i < request.crcs.size(); ++i) request.crcs[i] = stored[i].crc;
 }
 

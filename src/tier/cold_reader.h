@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
@@ -38,6 +39,8 @@ class ColdReader {
     uint64_t begin_us = 0;
     ColdEntry entry{};
     std::vector<Piece> pieces{};
+    // Not null: it is not read again.
+    std::shared_ptr<const KnownHeaders::Header> known{};
     uint64_t payload_begin = 0;  // of what is read, in the payload
     uint32_t requests = 0;       // in flight
     std::optional<StoreOutcome> failure{};
@@ -66,6 +69,9 @@ class ColdReader {
   bool Checks(Load& load, uint64_t header_bytes, size_t first, size_t count);
   void CopyOut(Load& load);
   void CopySection(Load& load, uint64_t payload_offset, std::span<std::byte> out);
+  void KeepHeader(const Load& load);
+  KnownHeaders::Place PlaceOf(const ColdEntry& entry) const;
+  std::span<const std::byte> HeaderOf(const Load& load);
   std::span<std::byte> BytesOf(const Piece& piece);
 
   ColdState& state_;

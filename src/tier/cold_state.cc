@@ -66,7 +66,8 @@ ColdState::ColdState(const ColdOptions& cold_options, const ColdSizes& cold_size
                 .segments_max = cold_sizes.segments_max,
                 .limits = cold_options.limits}),
       write_staging(options.chunk_bytes, Chunks(options)),
-      read_staging(options.chunk_bytes, Chunks(options)) {
+      read_staging(options.chunk_bytes, Chunks(options)),
+      headers(options.headers_bytes_max) {
   files.RegisterBuffers(std::array{write_staging.memory(), read_staging.memory()});
   stats.bytes_cap = options.bytes_cap;
 }

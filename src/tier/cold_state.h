@@ -15,6 +15,7 @@
 #include "quire/error.h"
 #include "tier/cold_index.h"
 #include "tier/epochs.h"
+#include "tier/known_headers.h"
 #include "tier/segments.h"
 #include "tier/staging.h"
 #include "tier/store.h"
@@ -32,7 +33,8 @@ struct ColdOptions {
   uint64_t staging_bytes = uint64_t{64} << 20;  // of memory, half for writes and half for loads
   uint64_t chunk_bytes = uint64_t{1} << 20;     // of one request of the disk
   uint32_t reads_max = 16;                      // requests for loads in flight
-  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // 0: no scrubbing
+  uint64_t headers_bytes_max = uint64_t{16} << 20;  // of memory: of records read by section
+  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;   // 0: no scrubbing
   std::vector<PublisherLimits> limits{};
 };
 
@@ -116,6 +118,7 @@ struct ColdState {
   RootTable roots;
   Staging write_staging;
   Staging read_staging;
+  KnownHeaders headers;
   ServedEpochs epochs;
   bool epochs_failed = false;  // the last attempt to make them durable
   bool epochs_damaged = false;

@@ -135,10 +135,11 @@ struct StoreStats {
   uint64_t bytes_cap = 0;       //
   uint64_t bytes_live = 0;      // of the records that can be found
   uint64_t bytes_erased = 0;    // of erased segments that are not overwritten yet
-  uint64_t memory_bytes = 0;    // index and staging
+  uint64_t memory_bytes = 0;    // index, staging, headers
   uint64_t bytes_put = 0;       // of records taken by Put
   uint64_t bytes_written = 0;   // to the disk; / bytes_put is the write amplification
   uint64_t bytes_read = 0;      // from the disk
+  uint64_t read_requests = 0;   // of the disk, for loads
   uint64_t bytes_scrubbed = 0;  //
   uint64_t evicted = 0;         // records that went because their segment was written anew
   uint64_t damaged = 0;         // records found to be damaged, and forgotten

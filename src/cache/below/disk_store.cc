@@ -139,6 +139,7 @@ DiskStoreStats StoreState::stats() const {
                           .bytes_put = store.bytes_put,
                           .bytes_written = store.bytes_written,
                           .bytes_read = store.bytes_read,
+                          .read_requests = store.read_requests,
                           .records_loaded = loaded,
                           .loads_failed = loads_failed,
                           .records_dropped = dropped_,

@@ -287,6 +287,18 @@ Result<LaneStates> SequenceStream::States(uint32_t rows, uint32_t query_heads) {
 
 namespace quire {
 
+namespace {
+
+// A sequence has lane states for one task.
+bool HasTwice(std::span<StreamedContext* const> streamed) {
+  std::vector<StreamedContext*> those(streamed.begin(), streamed.end());
+  std::erase(those, nullptr);
+  std::ranges::sort(those);
+  return std::ranges::adjacent_find(those) != those.end();
+}
+
+}  // namespace
+
 Result<void> AttendFronts(AttentionBackend& attention, uint32_t layer, const AttentionShape& shape,
                           std::span<AttentionTask> tasks,
                           std::span<StreamedContext* const> streamed, Executor& executor,
@@ -295,10 +307,20 @@ Result<void> AttendFronts(AttentionBackend& attention, uint32_t layer, const Att
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("attend: {} tasks, and {} contexts", tasks.size(), streamed.size()));
   }
+  if (HasTwice(streamed)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "attend: a sequence that streams is in two tasks; make them one");
+  }
   for (size_t i = 0; i < tasks.size(); ++i) {
     const uint64_t pieces = streamed[i] == nullptr ? 0 : streamed[i]->PieceCount(layer);
-    if (pieces == 0) continue;
+    if (pieces == 0 || tasks[i].rows == 0) continue;
     AttentionTask& task = tasks[i];
+    if (task.first_position < streamed[i]->tokens()) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("attend: a row at position {}, but of the first {} tokens memory has "
+                              "none",
+                              task.first_position, streamed[i]->tokens()));
+    }
     QUIRE_ASSIGN(const LaneStates states, streamed[i]->States(task.rows, shape.query_heads));
     AttentionTask piecewise = task;
     piecewise.out = nullptr;

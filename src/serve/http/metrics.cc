@@ -174,6 +174,8 @@ void AddStore(Snapshot& to, const DiskStoreStats& stats) {
              D(stats.warm_loads));
   to.Counter("quire_store_written_bytes_total", "Written to the disk.", D(stats.bytes_written));
   to.Counter("quire_store_read_bytes_total", "Read from the disk.", D(stats.bytes_read));
+  to.Counter("quire_store_read_requests_total", "Requests of the disk, for loads.",
+             D(stats.read_requests));
   to.Counter("quire_store_written_records_total", "Records written.", D(stats.records_written));
   to.Counter("quire_store_loaded_records_total", "Records loaded.", D(stats.records_loaded));
   to.Counter("quire_store_failed_loads_total", "Loads that brought nothing.",

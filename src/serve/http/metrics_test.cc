@@ -71,6 +71,7 @@ TEST(Metrics, OfTheWholeServer) {
                                   .records_written = 35,
                                   .bytes_written = 36,
                                   .bytes_read = 37,
+                                  .read_requests = 48,
                                   .records_loaded = 38,
                                   .loads_failed = 39,
                                   .records_dropped = 40,
@@ -163,6 +164,7 @@ quire_store_warm_pinned_bytes 47
 quire_store_warm_loads_total 46
 quire_store_written_bytes_total 36
 quire_store_read_bytes_total 37
+quire_store_read_requests_total 48
 quire_store_written_records_total 35
 quire_store_loaded_records_total 38
 quire_store_failed_loads_total 39
