@@ -14,13 +14,13 @@
 namespace quire::embed {
 namespace {
 
-constexpr uint32_t kQueryHeads = 6;
-constexpr uint32_t kDim = 4;
-constexpr uint64_t kTokens = 12'000;
-constexpr uint64_t kStep = 64;
-
 class StreamedC : public testing::Test {
  protected:
+  static constexpr uint32_t kQueryHeads = 6;
+  static constexpr uint32_t kDim = 4;
+  static constexpr uint64_t kTokens = 16'000;
+  static constexpr uint64_t kStep = 64;
+
   StreamedC() {
     std::string name = (std::filesystem::temp_directory_path() / "quire_stream_XXXXXX").string();
     directory_ = ::mkdtemp(name.data());
@@ -29,7 +29,7 @@ class StreamedC : public testing::Test {
     attention_ = MustMake<quire_attention>([&](quire_attention** out, quire_error* error) {
       return quire_attention_create(&options, out, error);
     });
-    cache_options_.hot_bytes = 600'000;  // and the context takes more than 12,000 * 64
+    cache_options_.hot_bytes = 900'000;  // and the context takes more than 16,000 * 64
     Prng prng(3);
     for (float& q : queries_) q = prng.NextFloat(-1.0f, 1.0f);
   }

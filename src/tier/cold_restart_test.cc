@@ -98,6 +98,30 @@ TEST_F(ColdRestartTest, WhatAKillLeftHalfWrittenIsNotTakenForDamageLater) {
   }
 }
 
+// Of a store without a catalogue the ends of segments are read, also where calls fail now and then.
+TEST_F(ColdRestartTest, ATornRecordIsNoneThoughCallsFailWhileItIsLookedAt) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    files_ = std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = seed, .latency_us_max = 100},
+                                           clock_);
+    Open();
+    PutAll(0, 5);
+    files_->KillProcess();
+    store_.reset();
+    files_->Restart();
+    for (const char* end : {"", "-wal", "-journal"}) {
+      static_cast<void>(files_->Remove(std::string("store/catalogue.db") + end));
+    }
+    Damage("segment-000000", 4 * layout_.record_bytes() + layout_.header_bytes() + 100);
+    files_->set_rates({.call_error = 60});
+    auto opened = ColdStore::Open(options_, *files_, clock_);
+    files_->set_rates({});
+    if (!opened) continue;  // it is said that it cannot be opened
+    store_ = std::move(*opened);
+    EXPECT_FALSE(Has(Record(4))) << seed;
+    store_.reset();
+  }
+}
+
 TEST_F(ColdRestartTest, NoSegmentIsCutToTheLengthOfOneThatACrashLeftShort) {
   Open();
   PutAll(0, 12);

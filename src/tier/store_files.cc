@@ -48,10 +48,11 @@ LockText DecodeLockText(std::string_view text) {
 }  // namespace
 
 LockText ReadLockText(Files& files, const std::string& directory) {
-  const auto file = files.Open(fmt::format("{}/{}", directory, kLockName), {.read_only = true});
+  const std::string path = fmt::format("{}/{}", directory, kLockName);
+  const auto file = Patiently([&] { return files.Open(path, {.read_only = true}); });
   if (!file) return {};
   std::array<std::byte, 2 * kLockCopyBytes> bytes = {};
-  const auto got = files.ReadAt(*file, 0, bytes);
+  const auto got = Patiently([&] { return files.ReadAt(*file, 0, bytes); });
   files.Close(*file);
   if (!got) return {};
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
