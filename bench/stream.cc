@@ -31,7 +31,7 @@ namespace {
 constexpr uint32_t kQueryHeads = kContextKvHeads * kGroup;
 // A block is a split: each layer of it is one request of the disk.
 constexpr uint32_t kBlockTokens = kSplitTokens;
-constexpr uint64_t kStepTokens = kBlockTokens;
+constexpr uint32_t kStepTokens = kBlockTokens;
 constexpr uint64_t kResidentPart = 32;  // of the context
 
 struct StreamCase {
@@ -41,6 +41,12 @@ struct StreamCase {
   uint32_t threads = 1;
 };
 
+NumericProfile ProfileOf(Codec codec) {
+  NumericProfile profile = NumericProfile::Uniform(Codec::kF16, kBlockTokens);
+  for (CodecRule& rule : profile.codecs) rule.codec = codec;
+  return profile;
+}
+
 /// A context whose K and V are appended, and attention over all of its layers.
 class Attended {
  public:
@@ -48,38 +54,33 @@ class Attended {
       : of_(of),
         cache_(Must(Cache::Create(
             {.geometry = Geometry::Uniform(kContextLayers, kContextKvHeads, kContextDim),
-             .profile = NumericProfile::Uniform(of.codec, kBlockTokens),
+             .profile = ProfileOf(of.codec),
              .hot_bytes = hot_bytes,
              .store = store}))),
+        rows_(kStepTokens * kContextKvHeads * kContextDim),
         queries_(Queries(of.rows, kGroup)),
         out_(queries_.size()) {
     std::vector<TokenId> tokens(of.tokens);
     Prng prng(1);
     for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kContextVocab));
-    std::vector<uint16_t> rows(kStepTokens * kContextKvHeads * kContextDim);
-    const RowsView view = {.data = rows.data(),
-                           .dtype = Codec::kF16,
-                           .token_stride = int64_t{kContextKvHeads} * kContextDim,
-                           .head_stride = kContextDim};
     sequence_ = Must(cache_->Open(Must(cache_->Acquire({.identity = &identity_, .tokens = tokens})),
-                                  {.reserve_tokens = of.tokens,
+                                  {.reserve_tokens = of.tokens + of.rows,
                                    .step_tokens = kStepTokens,
                                    .resident_tokens = resident_tokens,
                                    .query_heads = resident_tokens == 0 ? 0 : kQueryHeads}));
     for (uint64_t done = 0; done < of.tokens; done += kStepTokens) {
-      for (uint16_t& value : rows) value = static_cast<uint16_t>(0x3000 + prng.NextBelow(0x800));
-      for (uint32_t layer = 0; layer < kContextLayers; ++layer) {
-        Must(sequence_->Append(layer, {.key = view, .value = view, .tokens = kStepTokens}));
-      }
+      for (uint16_t& value : rows_) value = static_cast<uint16_t>(0x3000 + prng.NextBelow(0x800));
+      for (uint32_t layer = 0; layer < kContextLayers; ++layer) Append(layer, kStepTokens);
       Must(sequence_->Commit(std::span(tokens).subspan(done, kStepTokens)));
     }
   }
 
-  /// Seconds of one query, which are the last tokens of the context, in all layers.
+  /// Seconds of one query behind the context, in all layers.
   double Attend(AttentionBackend& attention, Executor& executor) {
     const double begin_s = WallSeconds();
     StreamedContext* const streamed = sequence_->streamed();
     for (uint32_t layer = 0; layer < kContextLayers; ++layer) {
+      Append(layer, of_.rows);
       const LayerBlocks blocks = sequence_->Blocks(layer);
       const AttentionShape shape = {
           .query_heads = kQueryHeads,
@@ -92,11 +93,13 @@ class Attended {
       AttentionTask task = {.queries = queries_.data(),
                             .out = out_.data(),
                             .rows = of_.rows,
-                            .first_position = of_.tokens - of_.rows};
+                            .first_position = of_.tokens};
       Must(AttendStreamed(attention, layer, shape, blocks.tables, {&task, 1}, {&streamed, 1},
                           executor));
     }
-    return WallSeconds() - begin_s;
+    const double seconds = WallSeconds() - begin_s;
+    Must(sequence_->Rollback(of_.tokens));
+    return seconds;
   }
   std::span<const float> out() const { return out_; }
   uint64_t streamed_tokens() const { return sequence_->streamed()->tokens(); }
@@ -104,10 +107,19 @@ class Attended {
   uint64_t hot_bytes_used() const { return cache_->stats().hot_bytes_used; }
 
  private:
+  void Append(uint32_t layer, uint32_t count) {
+    const RowsView view = {.data = rows_.data(),
+                           .dtype = Codec::kF16,
+                           .token_stride = int64_t{kContextKvHeads} * kContextDim,
+                           .head_stride = kContextDim};
+    Must(sequence_->Append(layer, {.key = view, .value = view, .tokens = count}));
+  }
+
   const StreamCase of_;
   const Identity identity_{.weights = {1}, .domain = {.name = "bench"}};
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Sequence> sequence_;
+  std::vector<uint16_t> rows_;
   std::vector<float> queries_;
   std::vector<float> out_;
 };

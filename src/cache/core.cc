@@ -82,6 +82,22 @@ Result<void> CheckOptions(const CacheOptions& options) {
   return options.geometry.Validate();
 }
 
+// A store that can take none of its blocks would lose all of them without a word.
+Result<void> FitStore(const LockedState& cache) {
+  const RecordShapes& shapes = cache.shapes();
+  const bool has_twins = cache.classes().count() > cache.classes().group_count();
+  const uint64_t bytes =
+      std::max(shapes.sealed().record_bytes(), has_twins ? shapes.twins().record_bytes() : 0);
+  const uint64_t most = cache.transfers()->FitRecords(bytes);
+  if (bytes <= most) return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("cache options: store: a block of {} tokens takes {} bytes there, and it "
+                          "takes {} at most; use smaller blocks, a store with a larger cap and "
+                          "staging_bytes of twice that and more, or, as a store that has something "
+                          "keeps the segments it has, another directory",
+                          cache.block_tokens(), bytes, most));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Core>> Core::Make(CacheOptions options) {
@@ -99,6 +115,7 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options) {
   StoreState* const store = options.store == nullptr ? nullptr : options.store->state_.get();
   QUIRE_ASSIGN(auto state,
                LockedState::Create(std::move(options), std::move(classes), shared, store));
+  if (store != nullptr) QUIRE_TRY(FitStore(*state));
   state->With([&](State& made) { made.counters.codec_fallbacks = fallbacks; });
   return std::unique_ptr<Core>(new Core(std::move(state)));
 }

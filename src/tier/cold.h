@@ -46,6 +46,7 @@ class ColdStore final : public Store {
   void Touch(std::span<const RecordUse> uses, std::span<Presence> out) override;
   std::vector<RecordRoot> RootsOf(const PublisherId& publisher) const override;
   void SetLimits(const PublisherLimits& limits) override;
+  uint64_t FitRecords(uint64_t record_bytes) override;
   void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) override;
   void Cancel(uint64_t tag) override;
   void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) override;
@@ -79,6 +80,7 @@ class ColdStore final : public Store {
 
   ColdStore(std::unique_ptr<ColdState> state, FileId lock,
             const std::array<std::optional<EpochFile>, 2>& epochs);
+  Result<void> CutAnew(uint64_t record_bytes);
   size_t Dispatch(uint64_t wait_us);
   void Advance();
   void WriteCatalogue();

@@ -6,6 +6,7 @@
 #include <ranges>
 #include <utility>
 
+#include "base/bits.h"
 #include "base/canary.h"
 #include "base/log.h"
 #include "tier/cold.h"
@@ -546,6 +547,42 @@ class ColdOpener {
   ColdRecovery recovery_;
   Staging looked_through_{uint64_t{1} << 20, 1};  // what is read to be looked at, and forgotten
 };
+
+uint64_t ColdStore::FitRecords(uint64_t record_bytes) {
+  const ColdState& state = *state_;
+  if (record_bytes > state.segments.record_bytes_max() && state.segments.files() == 0) {
+    const auto cut = CutAnew(record_bytes);
+    if (!cut) LogWarn("store {}: {}", state.options.directory, cut.error().message);
+  }
+  return std::min(state.segments.record_bytes_max(),
+                  state.write_staging.chunks() * state.write_staging.chunk_bytes());
+}
+
+// Two records in a segment where the cap has room for that, else one. The lock file says it before
+// there is a segment, in the copy that is not the newest: a generation is never given twice.
+Result<void> ColdStore::CutAnew(uint64_t record_bytes) {
+  for (const uint64_t records : {2, 1}) {
+    ColdOptions longer = state_->options;
+    longer.segment_bytes = RoundUp(records * record_bytes, kRecordAlignment) + kRecordAlignment;
+    const auto sizes = ResolveSizes(longer);
+    if (!sizes) continue;
+    const uint64_t others =
+        sizes->catalogue_bytes_max + kLockBytesMax + EpochBytesMax(state_->epochs.publishers());
+    if (longer.bytes_cap - others < 2 * longer.segment_bytes) continue;
+    const uint64_t opens = (state_->generation >> kGenerationBits) + 1;
+    QUIRE_TRY(WriteLockText(
+        state_->files, lock_,
+        {.opens = opens, .bytes_cap = longer.bytes_cap, .segment_bytes = longer.segment_bytes}));
+    state_->generation = opens << kGenerationBits;
+    state_->segments.Cut(longer.segment_bytes, sizes->segments_max);
+    state_->ReserveEpochs(state_->epochs.publishers());
+    return {};
+  }
+  return Fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("a cap of {} bytes has no room for two segments with a record of {} bytes",
+                  state_->options.bytes_cap, record_bytes));
+}
 
 Result<std::unique_ptr<ColdStore>> ColdStore::Open(const ColdOptions& options, Files& files,
                                                    const Clock& clock) {

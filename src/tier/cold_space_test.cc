@@ -327,5 +327,41 @@ TEST_F(ColdSpaceTest, ACatalogueComesBackWhenTheDiskHasRoomAgain) {
   EXPECT_EQ(store_->Stats().records, 10);
 }
 
+TEST_F(ColdSpaceTest, AnEmptyStoreIsMadeForLongRecords) {
+  const RecordLayout large = TestLayout(16, 1, 120'000);
+  const uint64_t bytes = large.record_bytes();
+  Open();
+  ASSERT_GT(bytes, store_->record_bytes_max());
+  EXPECT_GE(store_->FitRecords(bytes), bytes);
+  Reopen();  // as a process that ended before it wrote anything
+  EXPECT_GE(store_->record_bytes_max(), bytes);
+  for (uint64_t i = 0; i < 20; ++i) {
+    Put(TestRecord(i, large), i);
+    EXPECT_EQ(WaitOne().outcome, kOk) << i;
+    EXPECT_EQ(Load(TestRecord(i, large)).outcome, kOk) << i;
+    EXPECT_LE(DiskBytes(), options_.bytes_cap);
+  }
+  // It has something now, and stays as it is.
+  const uint64_t most = store_->record_bytes_max();
+  EXPECT_EQ(store_->FitRecords(most + 1), most);
+  Crash(/*power=*/true);
+  EXPECT_EQ(Load(TestRecord(19, large)).outcome, kOk);
+  EXPECT_EQ(store_->record_bytes_max(), most);
+}
+
+TEST_F(ColdSpaceTest, AStoreIsNotMadeForRecordsThatItsCapHasNoRoomFor) {
+  Open();
+  const uint64_t most = store_->record_bytes_max();
+  EXPECT_EQ(store_->FitRecords(options_.bytes_cap / 2), most);
+  EXPECT_EQ(store_->FitRecords(most), most);
+  PutAll(1, 3);
+  EXPECT_EQ(Load(Record(2)).outcome, kOk);
+  // What passes through staging whole is no longer than that.
+  options_.staging_bytes = 128 << 10;
+  store_.reset();
+  Open();
+  EXPECT_EQ(store_->FitRecords(1000), 64 << 10);
+}
+
 }  // namespace
 }  // namespace quire::tier

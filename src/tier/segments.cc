@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/canary.h"
+#include "base/check.h"
 
 namespace quire::tier {
 namespace {
@@ -69,6 +70,12 @@ SegmentTable::SegmentTable(const Options& options)
     : segment_bytes_(options.segment_bytes),
       segments_max_(std::min(options.segments_max, kNumberMax)) {
   for (const PublisherLimits& limits : options.limits) SetLimits(limits);
+}
+
+void SegmentTable::Cut(uint64_t segment_bytes, uint32_t segments_max) {
+  QUIRE_CHECK(files() == 0);
+  segment_bytes_ = segment_bytes;
+  segments_max_ = std::min(segments_max, kNumberMax);
 }
 
 void SegmentTable::Reserve(uint32_t number) {

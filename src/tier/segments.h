@@ -95,6 +95,8 @@ class SegmentTable {
   uint32_t size() const { return static_cast<uint32_t>(segments_.size()); }
   Segment& operator[](uint32_t number) { return segments_[number]; }
   const Segment& operator[](uint32_t number) const { return segments_[number]; }
+  /// From now on segments have this length. Needs that none has a file.
+  void Cut(uint64_t segment_bytes, uint32_t segments_max);
   /// Makes room for a number that a file has.
   void Reserve(uint32_t number);
   /// Segments that have a file.

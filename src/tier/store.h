@@ -192,6 +192,13 @@ class Store {
   /// From now on. Segments that a publisher has beyond its quota stay until it writes again.
   virtual void SetLimits(const PublisherLimits& limits) = 0;
 
+  /// Records of this length will come: a store that has nothing yet is made for them, as far as its
+  /// cap lets it. Bytes of the longest record that it takes.
+  virtual uint64_t FitRecords(uint64_t record_bytes) {
+    (void)record_bytes;
+    return ~uint64_t{0};
+  }
+
   /// These records are in use, as if they had been read; `out` says which are durable.
   virtual void Touch(std::span<const RecordUse> uses, std::span<Presence> out) = 0;
 

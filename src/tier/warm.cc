@@ -321,6 +321,12 @@ void WarmStore::SetLimits(const PublisherLimits& limits) {
   publisher.bytes_floor = limits.bytes_floor;
 }
 
+// What it has no room for itself goes below all the same.
+uint64_t WarmStore::FitRecords(uint64_t record_bytes) {
+  if (below_ != nullptr) return below_->FitRecords(record_bytes);
+  return options_.bytes_cap - std::min(options_.bytes_cap, kEntryBytes);
+}
+
 void WarmStore::Touch(std::span<const RecordUse> uses, std::span<Presence> out) {
   if (below_ != nullptr) {
     below_->Touch(uses, out);

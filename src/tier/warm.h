@@ -62,6 +62,7 @@ class WarmStore final : public Store {
   void Find(std::span<const Digest> keys, std::span<Presence> out) const override;
   std::vector<RecordRoot> RootsOf(const PublisherId& publisher) const override;
   void SetLimits(const PublisherLimits& limits) override;
+  uint64_t FitRecords(uint64_t record_bytes) override;
   void Touch(std::span<const RecordUse> uses, std::span<Presence> out) override;
   void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) override;
   void Return(const Loan& loan, bool damaged) override;

@@ -274,6 +274,11 @@ void Transfers::SetLimits(const tier::PublisherLimits& limits) {
   store_->SetLimits(limits);
 }
 
+uint64_t Transfers::FitRecords(uint64_t record_bytes) {
+  MutexLock lock(store_mutex_);
+  return store_->FitRecords(record_bytes);
+}
+
 void Transfers::Touch(std::span<const tier::RecordUse> uses, std::span<tier::Presence> out) {
   MutexLock lock(store_mutex_);
   store_->Touch(uses, out);

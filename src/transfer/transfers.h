@@ -127,6 +127,7 @@ class Transfers {
   // What ends where it is called.
 
   void SetLimits(const tier::PublisherLimits& limits);
+  uint64_t FitRecords(uint64_t record_bytes);
   void Touch(std::span<const tier::RecordUse> uses, std::span<tier::Presence> out);
   std::span<std::byte> Place(const tier::RecordIdentity& identity,
                              const tier::RecordLayout& layout);
