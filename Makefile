@@ -11,7 +11,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc src/*/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build build-times cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan asan-quick thorough tsan stress serve-load fuzz-smoke sim turns tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build build-times cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan asan-quick thorough tsan stress serve-load fuzz-smoke sim turns tidy mutants long-context nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -119,6 +119,10 @@ many-tenants: deps  ## a store of which a million tenants are erased
 turns: deps  ## threads of a cache in the orders of 30,000 seeds
 	@$(call BUILD,release) --target turns_test
 	@QUIRE_TURNS_SEEDS=$${QUIRE_TURNS_SEEDS:-1..30000} build/release/bin/turns_test --gtest_brief=1
+
+long-context: build  ## 200,000 tokens with a twentieth of them in memory, on a real directory (LONG="--tokens 20000")
+	@scripts/venv
+	@build/venv/bin/python scripts/long-context $(LONG)
 
 nightly: dev-deps  ## all that is too slow for every change, each step in turn; ends with one line
 	@scripts/nightly

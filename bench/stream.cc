@@ -32,7 +32,7 @@ constexpr uint32_t kQueryHeads = kContextKvHeads * kGroup;
 // A block is a split: each layer of it is one request of the disk.
 constexpr uint32_t kBlockTokens = kSplitTokens;
 constexpr uint32_t kStepTokens = kBlockTokens;
-constexpr uint64_t kResidentPart = 32;  // of the context
+constexpr uint64_t kTokensPerResident = 32;  // of the context
 
 struct StreamCase {
   Codec codec = Codec::kF16;
@@ -136,7 +136,7 @@ struct Both {
                                   .bytes_cap = 2 * AtMostBytes(of.tokens),
                                   .scrub_bytes_per_s = 0}));
     streamed = std::make_unique<Attended>(of, store.get(), AtMostBytes(of.tokens) / 4,
-                                          RoundUp(of.tokens / kResidentPart, kBlockTokens));
+                                          RoundUp(of.tokens / kTokensPerResident, kBlockTokens));
     whole = std::make_unique<Attended>(of, nullptr, AtMostBytes(of.tokens), 0);
     streamed->Attend(*attention, *executor);  // reads the headers
     whole->Attend(*attention, *executor);

@@ -19,6 +19,8 @@ struct PlanFlags {
   std::string kv = "f16";
   uint32_t block_tokens = kBlockTokensDefault;
   uint32_t residual_tokens = 0;
+  uint64_t resident_tokens = 0;
+  uint32_t chunk_tokens = 512;
   bool json = false;
 };
 
@@ -44,7 +46,7 @@ Result<nlohmann::ordered_json> PlanOf(const PlanFlags& flags) {
                cache::PlanBytes(geometry, profile, flags.tokens, SequenceOptions{}.step_tokens));
   const double values_per_block =
       static_cast<double>(geometry.values_per_token()) * flags.block_tokens;
-  return nlohmann::ordered_json{
+  nlohmann::ordered_json report = {
       {"kv_heads", config.kv_heads},
       {"head_dim", config.head_dim},
       {"layers", config.layers},
@@ -58,6 +60,21 @@ Result<nlohmann::ordered_json> PlanOf(const PlanFlags& flags) {
       {"bytes_open", planned.open},
       {"bytes_total", planned.total()},
       {"bits_per_value", static_cast<double>(planned.block_bytes) * 8 / values_per_block}};
+  if (flags.resident_tokens > 0) {
+    QUIRE_ASSIGN(
+        const auto stream,
+        cache::PlanStream({.geometry = geometry, .profile = profile, .hot_bytes = 1ull << 50},
+                          flags.tokens,
+                          {.step_tokens = flags.chunk_tokens,
+                           .resident_tokens = flags.resident_tokens,
+                           .query_heads = config.query_heads}));
+    report.update({{"resident_tokens", flags.resident_tokens},
+                   {"chunk_tokens", flags.chunk_tokens},
+                   {"bytes_streamed", stream.bytes},
+                   {"bytes_lane_states", stream.state_bytes},
+                   {"bytes_store", stream.store_bytes / 3 * 4 + 4}});
+  }
+  return report;
 }
 
 int RunPlan(const PlanFlags& flags) {
@@ -68,9 +85,13 @@ int RunPlan(const PlanFlags& flags) {
     return kOk;
   }
   for (const auto& [name, value] : plan->items()) {
-    fmt::print("{:<16} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
+    fmt::print("{:<17} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
   }
-  fmt::print("{:<16} {}\n", "total", FormatBytes((*plan)["bytes_total"].get<uint64_t>()));
+  fmt::print("{:<17} {}\n", "total", FormatBytes((*plan)["bytes_total"].get<uint64_t>()));
+  if (flags.resident_tokens > 0) {
+    fmt::print("{:<17} {} of --hot-bytes\n", "streamed",
+               FormatBytes((*plan)["bytes_streamed"].get<uint64_t>()));
+  }
   return kOk;
 }
 
@@ -98,6 +119,15 @@ void AddPlan(Command& program) {
   command.Add({.name = "--residual",
                .value = &flags->residual_tokens,
                .help = "Last tokens that are read in full precision, where the codec encodes",
+               .shows_default = true});
+  command.Add({.name = "--resident-tokens",
+               .value = &flags->resident_tokens,
+               .help = "Also what it takes to stream the context from a store, with so many of its "
+                       "last tokens in memory"});
+  command.Add({.name = "--chunk",
+               .value = &flags->chunk_tokens,
+               .help = "With --resident-tokens: prompt tokens per step",
+               .check = Between<int>{1, 1 << 20},
                .shows_default = true});
   command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
   command.Run([flags] { return RunPlan(*flags); });

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/bits.h"
+#include "cache/below/records.h"
+#include "cache/below/sequence_stream.h"
 #include "cache/sequence/reach.h"
 #include "codec/slot_layout.h"
 
@@ -38,6 +40,18 @@ Result<PlannedBytes> PlanBytes(const Geometry& geometry, const NumericProfile& p
     QUIRE_TRY(add(planned.open_blocks, open.slot_bytes(group), planned.open));
   }
   return planned;
+}
+
+Result<PlannedStream> PlanStream(const CacheOptions& options, uint64_t tokens,
+                                 const SequenceOptions& sequence) {
+  QUIRE_ASSIGN(const SlotClasses classes, SlotClasses::Create(options));
+  const bool host_accessible = options.memory == nullptr || options.memory->host_accessible();
+  QUIRE_ASSIGN(const StreamNeeds needs, StreamNeedsOf(classes, sequence, host_accessible));
+  QUIRE_ASSIGN(const RecordShapes shapes, RecordShapes::Create(classes, options));
+  const uint64_t blocks = DivUp(tokens, uint64_t{classes.block_tokens()});
+  return PlannedStream{.bytes = StreamedBytes(classes, needs, blocks, sequence),
+                       .state_bytes = needs.state_bytes,
+                       .store_bytes = blocks * shapes.sealed().record_bytes()};
 }
 
 }  // namespace quire::cache

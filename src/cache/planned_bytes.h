@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "quire/cache.h"
 #include "quire/error.h"
 #include "quire/geometry.h"
 #include "quire/identity.h"
@@ -26,6 +27,19 @@ struct PlannedBytes {
 /// Errors: as SlotLayout::Create; kInvalidArgument the bytes do not fit into 64 bits
 Result<PlannedBytes> PlanBytes(const Geometry& geometry, const NumericProfile& profile,
                                uint64_t tokens, uint64_t step_tokens);
+
+struct PlannedStream {
+  uint64_t bytes = 0;        // of the budget (CacheOptions::hot_bytes); saturates
+  uint64_t state_bytes = 0;  // of these, lane states
+  uint64_t store_bytes = 0;  // of all of it in the store, which needs a third more
+};
+
+/// What a sequence of `tokens` tokens takes that streams (SequenceOptions::resident_tokens), in a
+/// cache with such options and a store.
+///
+/// Errors: as Cache::Create and, of resident_tokens, Cache::Open
+Result<PlannedStream> PlanStream(const CacheOptions& options, uint64_t tokens,
+                                 const SequenceOptions& sequence);
 
 }  // namespace quire::cache
 

@@ -43,8 +43,9 @@ struct EngineOptions {
   uint64_t outside_retry_us = 0;
   LoadPolicy load = LoadPolicy::kAlways;
   // What memory cannot hold whole streams from the store: at least so many of its last tokens stay
-  // in memory (SequenceOptions::resident_tokens). Its steps have chunk_tokens_min tokens at most.
-  // 0: it is refused.
+  // in memory (SequenceOptions::resident_tokens). Its steps have chunk_tokens_min tokens, up to
+  // chunk_tokens_max where that leaves half of the budget to others, and fewer where their lane
+  // states have no room. 0: it is refused.
   uint64_t resident_tokens = 0;
   // Called on the thread that turns the engine after a request has something new to say, for
   // callers that have no thread to wait in Await. It must return at once and call no Tick.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/bits.h"
+#include "cache/planned_bytes.h"
 
 namespace quire::serve {
 
@@ -119,6 +120,7 @@ Result<void> Starter::Start(Task& task, bool reuse) {
   if (Streams(task)) {
     options.resident_tokens = state_.options.resident_tokens;
     options.query_heads = state_.query_heads;
+    options.step_tokens = StreamedStep(at_most, options);
   }
   const bool grows = !task.starts_whole() && MayFit(at_most);
   // Where it can wait, it is not counted before there is room. One that grows starts with less than
@@ -162,6 +164,24 @@ bool Starter::MayComputeAll(bool reuse) const {
 bool Starter::Streams(const Task& task) const {
   return state_.options.resident_tokens > 0 && state_.cache.options().store != nullptr &&
          task.request().publishes() && !MayFit(task.text().tokens_at_most());
+}
+
+// Each step of a prompt reads all before it, so the more rows the better, while half of the budget
+// stays for others; where chunk_tokens_min have no room for their lane states, fewer.
+uint64_t Starter::StreamedStep(uint64_t tokens, SequenceOptions options) const {
+  constexpr uint64_t kStepMin = 16;
+  const uint64_t limit_bytes = state_.cache.stats().hot_bytes_limit;
+  const auto takes_more = [&](uint64_t step, uint64_t bytes) {
+    options.step_tokens = step;
+    const auto planned = cache::PlanStream(state_.cache.options(), tokens, options);
+    return planned && planned->bytes > bytes;
+  };
+  uint64_t step = state_.options.chunk_tokens_min;
+  while (2 * step <= state_.options.chunk_tokens_max && !takes_more(2 * step, limit_bytes / 2)) {
+    step *= 2;
+  }
+  while (step > kStepMin && takes_more(step, limit_bytes)) step /= 2;
+  return step;
 }
 
 bool Starter::MayFit(uint64_t tokens) const { return tokens <= TokensThatMayFit(state_.cache); }

@@ -44,6 +44,7 @@ class Starter {
   bool MayComputeAll(bool reuse) const;
   bool MayFit(uint64_t tokens) const;
   bool Streams(const Task& task) const;
+  uint64_t StreamedStep(uint64_t tokens, SequenceOptions options) const;
 
   EngineState& state_;
   const Identity& identity_;

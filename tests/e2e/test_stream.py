@@ -52,6 +52,26 @@ def test_a_small_memory_and_a_store_give_the_bits_of_a_large_memory(tmp_path, wa
     assert again.json["logits_digest"] == whole(way)["logits_digest"]
 
 
+def test_steps_are_cut_to_what_their_lane_states_have_room_for(tmp_path):
+    done = generate(*SMALL, "--chunk", "512", "--store", tmp_path / "store")
+    assert done.exit_code == 0, done.describe()
+    assert done.json["streamed_tokens"] > 0
+    assert done.json["logits_digest"] == whole("bf16")["logits_digest"]
+
+
+def test_plan_says_what_streaming_takes(tmp_path):
+    """--hot-bytes of that much are enough, and of less are not."""
+    plan = quire_cli.run("plan", "--config", TINY / "config.json", "--tokens", TOKENS + 6, "--kv", "bf16",
+                         "--resident-tokens", 200, "--chunk", 16, "--json")
+    assert plan.exit_code == 0, plan.describe()
+    needed = plan.json["bytes_streamed"]
+    assert needed < plan.json["bytes_total"] / 2
+    assert TOKENS * 2048 < plan.json["bytes_store"] < TOKENS * 2048 * 3
+    for hot_bytes, code in ((needed, 0), (needed - 1, 4)):
+        done = generate("--kv", "bf16", "--hot-bytes", hot_bytes, *SMALL[2:], "--store", tmp_path / "store")
+        assert done.exit_code == code, done.describe()
+
+
 def test_warm_memory_alone_is_a_store_too():
     done = generate(*SMALL, "--warm-bytes", "64MiB")
     assert done.exit_code == 0, done.describe()
@@ -76,6 +96,6 @@ def test_what_is_missing_is_said(tmp_path):
     for flags, why in (((*SMALL[:4], *store), "can never fit"),
                        (SMALL, "can never fit"),
                        ((*SMALL, "--warm-bytes", "8MiB"), "raise its cap"),
-                       ((*SMALL, "--chunk", "512", *store), "lower resident_tokens")):
+                       ((*SMALL[:-1], "3000", *store), "lower resident_tokens")):
         refused = generate(*flags)
         assert refused.exit_code == 4 and why in refused.stderr, refused.describe()

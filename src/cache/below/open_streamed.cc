@@ -72,25 +72,26 @@ PerClass<uint64_t> CountsOf(std::span<const Resident> resident) {
 
 }  // namespace
 
-uint64_t Admission::StreamedBytes(const StreamNeeds& needs, uint64_t blocks,
-                                  const SequenceOptions& options) const {
-  const SlotClasses classes = cache_.classes().WithResident(options.resident_tokens);
-  PerClass<uint64_t> counts = classes.OwnSlots(/*shared=*/0, blocks, options.step_tokens);
+uint64_t StreamedBytes(const SlotClasses& classes, const StreamNeeds& needs, uint64_t blocks,
+                       const SequenceOptions& options) {
+  const SlotClasses resident = classes.WithResident(options.resident_tokens);
+  PerClass<uint64_t> counts = resident.OwnSlots(/*shared=*/0, blocks, options.step_tokens);
   counts[needs.slot_class] += needs.ring_slots;
-  return CheckedAdd(classes.Charge(counts), StreamedMetadata(needs, blocks)).value_or(UINT64_MAX);
+  return CheckedAdd(resident.Charge(counts), StreamedMetadata(classes, needs, blocks))
+      .value_or(UINT64_MAX);
 }
 
 // Of the sequence, its list, its keys and tokens, and what reading takes.
-uint64_t Admission::StreamedMetadata(const StreamNeeds& needs, uint64_t blocks) const {
-  const BlockList list(cache_.classes().count(), cache_.block_tokens(), /*keeps_tokens=*/false);
-  const uint64_t per_block = list.block_bytes() + RecordChain::BlockBytes(cache_.block_tokens());
-  return SequenceImpl::FixedBytes(cache_) + needs.metadata_bytes + blocks * per_block;
+uint64_t StreamedMetadata(const SlotClasses& classes, const StreamNeeds& needs, uint64_t blocks) {
+  const BlockList list(classes.count(), classes.block_tokens(), /*keeps_tokens=*/false);
+  const uint64_t per_block = list.block_bytes() + RecordChain::BlockBytes(classes.block_tokens());
+  return SequenceImpl::FixedBytes(classes) + needs.metadata_bytes + blocks * per_block;
 }
 
 Result<void> Admission::CheckStreamFits(const PublishLocation& location, const StreamNeeds& needs,
                                         uint64_t tokens, const SequenceOptions& options) {
   const uint64_t blocks = DivUp(tokens, uint64_t{cache_.block_tokens()});
-  const uint64_t bytes = StreamedBytes(needs, blocks, options);
+  const uint64_t bytes = StreamedBytes(cache_.classes(), needs, blocks, options);
   const uint64_t most = cache_.With([&](State& state) {
     const Charges& charges = state.accounts.charges();
     const uint64_t bytes_max =
@@ -171,7 +172,8 @@ Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
       std::make_unique<const SlotClasses>(cache_.classes().WithResident(options.resident_tokens));
   PerClass<uint64_t> counts = classes->OwnSlots(/*shared=*/0, blocks, options.step_tokens);
   counts[needs.slot_class] += needs.ring_slots;
-  auto taken = verbs_.holds.Allocate(location, counts, StreamedMetadata(needs, blocks));
+  auto taken =
+      verbs_.holds.Allocate(location, counts, StreamedMetadata(cache_.classes(), needs, blocks));
   if (!taken) {
     taken.error().message = fmt::format("open: to stream {} tokens with {} resident: {}", tokens,
                                         options.resident_tokens, taken.error().message);

@@ -51,7 +51,6 @@ ErrorCode CodeOf(StoreOutcome outcome) {
 }  // namespace
 
 Result<StreamNeeds> StreamNeedsOf(const LockedState& cache, const SequenceOptions& options) {
-  const SlotClasses& classes = cache.classes();
   if (cache.store() == nullptr) {
     return CannotStream("the cache has no store to read from; give it one (CacheOptions::store)");
   }
@@ -64,6 +63,11 @@ Result<StreamNeeds> StreamNeedsOf(const LockedState& cache, const SequenceOption
     return CannotStream(fmt::format("layout {} has no sections by layer; use block_major",
                                     ArenaLayoutName(cache.options().layout)));
   }
+  return StreamNeedsOf(cache.classes(), options, cache.slots().memory().host_accessible());
+}
+
+Result<StreamNeeds> StreamNeedsOf(const SlotClasses& classes, const SequenceOptions& options,
+                                  bool host_accessible) {
   if (classes.residual_blocks() > 0) {
     return CannotStream("not with residual_tokens in the profile; use 0");
   }
@@ -86,10 +90,10 @@ Result<StreamNeeds> StreamNeedsOf(const LockedState& cache, const SequenceOption
   needs.ring_slots = static_cast<uint32_t>(kPlaces * needs.piece_blocks);
   const auto state_bytes = CheckedProduct(
       uint64_t{options.step_tokens} * kLanes, uint64_t{options.query_heads},
-      (2 + uint64_t{cache.layout().value(cache.layout().group(*group).layers.front()).dim}) *
+      (2 + uint64_t{classes.layout().value(classes.layout().group(*group).layers.front()).dim}) *
           sizeof(float));
   needs.state_bytes = state_bytes.value_or(std::numeric_limits<uint64_t>::max() / 2);
-  if (!cache.slots().memory().host_accessible()) {
+  if (!host_accessible) {
     needs.host_bytes = needs.ring_slots * classes.slot_bytes(*group);
   }
   needs.metadata_bytes = sizeof(SequenceStream) + sizeof(SlotClasses) +

@@ -36,6 +36,14 @@ struct StreamNeeds {
 ///
 /// Errors: kUnsupported, kInvalidArgument as Cache::Open says of resident_tokens
 Result<StreamNeeds> StreamNeedsOf(const LockedState& cache, const SequenceOptions& options);
+/// The same of slots of these classes, in memory that the host reaches or not.
+Result<StreamNeeds> StreamNeedsOf(const SlotClasses& classes, const SequenceOptions& options,
+                                  bool host_accessible);
+/// What such a sequence of so many blocks takes of the budget. Saturates.
+uint64_t StreamedBytes(const SlotClasses& classes, const StreamNeeds& needs, uint64_t blocks,
+                       const SequenceOptions& options);
+/// Of these, what are no slots.
+uint64_t StreamedMetadata(const SlotClasses& classes, const StreamNeeds& needs, uint64_t blocks);
 
 /// Layers attend to a piece in slots of the ring: each layer's bytes lie there where they lie in
 /// any slot, so kernels see nothing new.

@@ -56,9 +56,9 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
                                   /*keeps_tokens=*/false)};
   start.tokens = start.prompt_tokens;
   start.blocks.Resize(blocks);
-  QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(
-                               location_, counts,
-                               FixedBytes(verbs_.cache) + blocks * start.blocks.block_bytes()));
+  QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(location_, counts,
+                                                 FixedBytes(verbs_.cache.classes()) +
+                                                     blocks * start.blocks.block_bytes()));
   const OwnedSlots& copies = taken.slots;
   start.charge = std::move(taken.metadata);
   std::vector<SlotId> held;

@@ -20,9 +20,9 @@ uint64_t BytesToGrow(const SequenceSlots& slots, const SequenceStream* stream, u
 
 }  // namespace
 
-uint64_t SequenceImpl::FixedBytes(const LockedState& cache) {
+uint64_t SequenceImpl::FixedBytes(const SlotClasses& classes) {
   constexpr uint64_t kAllocationBytes = 32;  // what the heap adds to each, and the map's node
-  return sizeof(SequenceImpl) + cache.layout().layer_count() * sizeof(std::atomic<uint64_t>) +
+  return sizeof(SequenceImpl) + classes.layout().layer_count() * sizeof(std::atomic<uint64_t>) +
          4 * kAllocationBytes;
 }
 
@@ -48,7 +48,7 @@ SequenceImpl::SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots o
   {
     MutexLock lock(mutex_);
     slots_.Grow(blocks, own_slots.all());
-    charge_ = start.charge.Split(FixedBytes(verbs.cache));
+    charge_ = start.charge.Split(FixedBytes(verbs.cache.classes()));
     slots_.list().Pay(slots_.list().owned_begin(), blocks, start.charge);
     charge_.Add(std::move(start.charge));  // what no chunk of its own takes
   }
@@ -453,7 +453,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
     tail_slots[c] = slots_.at(c, whole).is_none() ? 0 : 1;
   }
   QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(location_, tail_slots,
-                                                 FixedBytes(verbs_.cache) +
+                                                 FixedBytes(verbs_.cache.classes()) +
                                                      slots_.list().BytesToFork(blocks, whole)));
   OwnedSlots tail = std::move(taken.slots);
   // Whole blocks are never written again, published or not.

@@ -90,7 +90,7 @@ class SequenceImpl final : public Sequence {
   ~SequenceImpl() override;
 
   /// What a sequence takes besides its list of blocks.
-  static uint64_t FixedBytes(const LockedState& cache);
+  static uint64_t FixedBytes(const SlotClasses& classes);
 
   SequenceId id() const override { return id_; }
   uint64_t length() const override { return length_.load(std::memory_order_acquire); }

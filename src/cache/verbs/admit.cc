@@ -185,7 +185,7 @@ uint64_t Admission::SequenceBytes(uint64_t shared, uint64_t blocks,
                        options.publish && !options.contiguous);
   const uint64_t list_bytes =
       std::max(shared * list.block_bytes(), BytesToGrow(cache_.classes(), list, blocks));
-  return CheckedAdd(SequenceImpl::FixedBytes(cache_), list_bytes).value_or(UINT64_MAX);
+  return CheckedAdd(SequenceImpl::FixedBytes(cache_.classes()), list_bytes).value_or(UINT64_MAX);
 }
 
 // The same with its slots.

@@ -64,10 +64,6 @@ class Admission {
   Result<void> CheckStreamFits(const PublishLocation& location, const StreamNeeds& needs,
                                uint64_t tokens, const SequenceOptions& options);
   RecordChain ChainOf(const PlanState& plan);
-  uint64_t StreamedMetadata(const StreamNeeds& needs, uint64_t blocks) const;
-  /// With its slots. Saturates.
-  uint64_t StreamedBytes(const StreamNeeds& needs, uint64_t blocks,
-                         const SequenceOptions& options) const;
   uint64_t SequenceBytes(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t BytesOfSequence(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t FittingBlocks(const PlanState& plan, uint64_t blocks, const SequenceOptions& options);
