@@ -193,7 +193,8 @@ uint64_t Admission::BytesOfSequence(uint64_t shared, uint64_t blocks,
                                     const SequenceOptions& options) const {
   if (options.resident_tokens > 0) {
     const auto needs = StreamNeedsOf(cache_, options);
-    return needs ? StreamedBytes(*needs, blocks, options) : 0;  // Open says why not
+    return needs ? StreamedBytes(cache_.classes(), *needs, blocks, options)
+                 : 0;  // Open says why not
   }
   const uint64_t slot_bytes =
       cache_.classes().Charge(cache_.classes().OwnSlots(shared, blocks, options.step_tokens));
