@@ -293,6 +293,14 @@ class Cache {
   ///         there is no front to compute. The plan's pins are dropped then
   virtual Result<Ticket> Load(Plan plan, const LoadOptions& options) = 0;
 
+  /// For a request that is expected: begins to read what the store has of its prompt and memory
+  /// lacks, and holds nothing of it once it has come. It is cached then, as if it had been computed,
+  /// and is no lookup in the statistics. Returns the tokens that are on their way; 0: nothing is to
+  /// be read.
+  ///
+  /// Errors: as Acquire; kNoSpace as Load
+  virtual Result<uint64_t> Prefetch(const AcquireRequest& request) = 0;
+
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
   /// Errors: kNoSpace names shared, own and available blocks, or the tenant whose quota is full;
   ///         kTooLarge it can never fit; kInvalidArgument past tokens_max, or contiguous with a

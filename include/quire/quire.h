@@ -352,6 +352,12 @@ quire_code quire_acquire(quire_cache* cache, const quire_acquire_request* reques
 quire_code quire_acquire_as(quire_cache* cache, uint32_t tenant,
                             const quire_acquire_request* request, quire_plan** plan,
                             quire_error* error);
+/// For a request that is expected: begins to read what the cache's store has of its prompt, and
+/// holds nothing of it once it has come; it is cached then. *tokens: on their way; 0: nothing is
+/// to be read. It is no lookup.
+/// Errors: as quire_acquire_as; QUIRE_NO_SPACE no free slots for it
+quire_code quire_prefetch(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
+                          uint64_t* tokens, quire_error* error);
 /// Keeps the whole blocks of request->tokens in the cache, in use or not, for ttl_us (0: until
 /// quire_unpin); *blocks says how many. Pins of one path by one tenant are counted.
 /// Errors: QUIRE_INVALID_ARGUMENT as quire_acquire_as, or there is no whole block; QUIRE_NOT_FOUND

@@ -426,6 +426,13 @@ class Cache:
         Raises: NoSpaceError no room for it; UnsupportedError from_end with windows or residual_tokens. The plan is used up in any case.
         """
 
+    def prefetch(self, tokens: object, identity: Identity, *, tenant: int = 0) -> int:
+        """
+        For a prompt that is expected: begins to read what the store has of it, and returns how many tokens are on their way. They are cached then; nothing holds them.
+
+        Raises: NoSpaceError no room for them. Threads: any.
+        """
+
     def pin(self, tokens: object, identity: Identity, *, tenant: int = 0, ttl_s: float = 0.0) -> int:
         """
         Keeps the whole blocks of `tokens` whoever uses them, for ttl_s (0: until unpin); returns how many.

@@ -443,6 +443,19 @@ void BindRequests(nb::class_<PyCache>& type) {
            "Raises: NoSpaceError no room for it; UnsupportedError from_end with windows or "
            "residual_tokens. The plan is used up in any case.")
       .def(
+          "prefetch",
+          [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant) {
+            return WithRequest(
+                self, tokens, identity, tenant, true,
+                [](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
+                  return Value(cache->Prefetch(request));
+                });
+          },
+          nb::arg("tokens"), nb::arg("identity"), nb::kw_only(), nb::arg("tenant") = 0,
+          "For a prompt that is expected: begins to read what the store has of it, and returns how "
+          "many tokens are on their way. They are cached then; nothing holds them.\n\n"
+          "Raises: NoSpaceError no room for them. Threads: any.")
+      .def(
           "pin",
           [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,
              double ttl_s) {

@@ -243,6 +243,21 @@ def test_one_process_shares_the_store_of_a_path(tmp_path):
     Lease(tmp_path / "store", 64 << 20).end()
 
 
+def test_what_is_expected_is_read_ahead(tmp_path):
+    directory = str(tmp_path / "store")
+    fill(directory)
+    with quire.DiskStore(directory, cap_bytes=64 << 20) as store:
+        cache = make_cache(store=store)
+        assert cache.prefetch(PROMPT, identity_of(store)) == 64
+        end = time.monotonic() + 60
+        while cache.acquire(PROMPT, identity_of(store)).resident_tokens < 64:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        assert cache.prefetch(PROMPT, identity_of(store)) == 0
+        with pytest.raises(quire.NotFoundError):
+            cache.prefetch(PROMPT, identity_of(store), tenant=7)
+
+
 def test_a_context_that_memory_does_not_hold_is_attended_to(tmp_path):
     """hot_bytes hold half of it; the bits are those of a cache that holds all of it."""
     tokens = [int(token) for token in np.random.default_rng(1).integers(0, 1000, 4000)]

@@ -134,6 +134,12 @@ Core::Core(std::unique_ptr<LockedState> state)
   if (state_->store() != nullptr) write_back_.emplace(*state_);
 }
 
+Result<uint64_t> Core::Prefetch(const AcquireRequest& request) {
+  QUIRE_ASSIGN(Plan plan, admission_.Acquire(request));
+  admission_.Count(PlanState::Of(plan), -1);
+  return loading_.Prefetch(std::move(plan));
+}
+
 uint64_t Core::block_bytes() const {
   const SlotClasses& classes = state_->classes();
   uint64_t bytes = 0;

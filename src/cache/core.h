@@ -55,6 +55,7 @@ class Core final : public Cache {
   Result<Ticket> Load(Plan plan, const LoadOptions& options) override {
     return loading_.Load(std::move(plan), options);
   }
+  Result<uint64_t> Prefetch(const AcquireRequest& request) override;
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return admission_.Open(std::move(plan), options);
   }

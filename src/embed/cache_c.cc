@@ -330,6 +330,19 @@ quire_code quire_acquire_as(quire_cache* cache, uint32_t tenant,
   });
 }
 
+quire_code quire_prefetch(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
+                          uint64_t* tokens, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(NotNull(tokens, "tokens"));
+    return quire::embed::WithRequest(*cache, tenant, request,
+                                     [&](const quire::AcquireRequest& asked) -> Result<void> {
+                                       QUIRE_ASSIGN(*tokens, cache->cache->Prefetch(asked));
+                                       return {};
+                                     });
+  });
+}
+
 quire_code quire_pin(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
                      uint64_t ttl_us, uint64_t* blocks, quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -64,6 +66,36 @@ TEST_F(DiskStoreC, ALaterLifeLoadsWhatAnEarlierOneWrote) {
     EXPECT_NE(text.find("\"records\":5"), std::string::npos) << text;
     quire_disk_store_free(store);  // the cache still has it
   }
+}
+
+TEST_F(DiskStoreC, WhatIsExpectedIsReadAhead) {
+  const auto prompt = cache::SomeTokens(5 * CWorld::kBlock + 3, 1);
+  quire_disk_store* const store = Open();
+  quire_cache_options options = SmallOptions();
+  options.disk_store = store;
+  {
+    const CWorld before(options);
+    before.Run(prompt);
+    ASSERT_EQ(quire_disk_store_flush(store, &error_), QUIRE_OK) << Show(error_);
+  }
+  const CWorld world(options);
+  auto request = Sized<quire_acquire_request>();
+  request.identity = &world.identity;
+  request.tokens = prompt.data();
+  request.token_count = prompt.size();
+  uint64_t tokens = 0;
+  ASSERT_EQ(quire_prefetch(world.cache.get(), 0, &request, &tokens, &error_), QUIRE_OK)
+      << Show(error_);
+  EXPECT_EQ(tokens, 5 * CWorld::kBlock);
+  while (quire_plan_resident_tokens(world.Acquire(prompt).get()) < tokens) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_EQ(quire_prefetch(world.cache.get(), 0, &request, &tokens, &error_), QUIRE_OK);
+  EXPECT_EQ(tokens, 0);
+  EXPECT_EQ(quire_prefetch(world.cache.get(), 7, &request, &tokens, &error_), QUIRE_NOT_FOUND);
+  EXPECT_EQ(quire_prefetch(world.cache.get(), 0, &request, nullptr, &error_),
+            QUIRE_INVALID_ARGUMENT);
+  quire_disk_store_free(store);
 }
 
 class TicketC : public DiskStoreC {

@@ -41,6 +41,9 @@ class ForwardingCache : public Cache {
   Result<Ticket> Load(Plan plan, const LoadOptions& options) override {
     return inner_.Load(std::move(plan), options);
   }
+  Result<uint64_t> Prefetch(const AcquireRequest& request) override {
+    return inner_.Prefetch(request);
+  }
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return inner_.Open(std::move(plan), options);
   }

@@ -132,6 +132,8 @@ class Engine {
   /// whether anything was changed.
   bool AwaitChange(uint64_t timeout_us) { return mailbox_.AwaitChange(timeout_us); }
   EngineStats stats() const;
+  /// Of what all requests compute, but for their tenants.
+  const Identity& identity() const { return identity_; }
 
  private:
   Engine(const Components& components, const Identity& identity, const EngineOptions& options);

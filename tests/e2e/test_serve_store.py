@@ -45,6 +45,30 @@ def test_a_restart_finds_what_was_read(tmp_path):
         assert alone == text and cache["reused_tokens"] == 0
 
 
+def test_a_prompt_that_is_expected_is_read_ahead(tmp_path):
+    messages = {"messages": [{"role": "user", "content": PROMPT}]}
+    with quire_server.serving(tmp_path / "a", "--store", tmp_path / "store") as server:
+        text, _ = ask(server, PROMPT, "first")
+    with quire_server.serving(tmp_path / "b", "--store", tmp_path / "store") as server:
+        status, answer = server.ask("/v1/cache/prefetch", {"prompt": PROMPT})
+        assert status == 200
+        assert answer == {"object": "cache.prefetch", "prompt_tokens": len(PROMPT),
+                          "loading_tokens": len(PROMPT) // 16 * 16}
+        end = time.monotonic() + 20
+        while server.ask("/v1/cache/prefetch", {"prompt": PROMPT})[1]["loading_tokens"]:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        again, cache = ask(server, PROMPT, "again")
+        assert again == text
+        assert (cache["reused_tokens"], cache["loaded_tokens"]) == (len(PROMPT) // 16 * 16, 0)
+        # What the store does not have is no error; what no completion takes is one.
+        assert server.ask("/v1/cache/prefetch", messages)[1]["loading_tokens"] == 0
+        assert server.ask("/v1/cache/prefetch", {"prompt": 7})[0] == 400
+        assert server.ask("/v1/cache/prefetch", {"prompt": PROMPT, "model": "other"})[0] == 404
+    with quire_server.serving(tmp_path / "c") as server:
+        assert server.ask("/v1/cache/prefetch", {"prompt": PROMPT})[1]["loading_tokens"] == 0
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_an_end_under_load_loses_no_answer_that_was_given(tmp_path, how):
     """Clients ask all the time; the server ends; the next one answers as the first did, and finds

@@ -65,9 +65,21 @@ size_t LoadJob::EntriesIn(uint64_t tokens) const {
 }
 
 Result<Ticket> Loading::Load(Plan plan, const LoadOptions& options) {
+  QUIRE_ASSIGN(auto job, Begin(std::move(plan), options, /*has_ticket=*/true));
+  return Ticket(std::move(job));
+}
+
+Result<uint64_t> Loading::Prefetch(Plan plan) {
+  const uint64_t tokens = plan.loadable_tokens();
+  if (tokens > 0) QUIRE_TRY(Begin(std::move(plan), {}, /*has_ticket=*/false));
+  return tokens;
+}
+
+Result<std::shared_ptr<LoadJob>> Loading::Begin(Plan plan, const LoadOptions& options,
+                                                bool has_ticket) {
   const PlanState& state = PlanState::Of(plan);
   const LoadList& load = state.load;
-  auto job = std::make_shared<LoadJob>(*this, std::move(plan), options);
+  auto job = std::make_shared<LoadJob>(*this, std::move(plan), options, has_ticket);
   if (options.order == LoadOrder::kFromEnd && !loads_from_end()) {
     return Fail(ErrorCode::kUnsupported,
                 "load: from the end, but layers have a window, or there are residual tokens");
@@ -77,7 +89,7 @@ Result<Ticket> Loading::Load(Plan plan, const LoadOptions& options) {
     job->end_us = job->begin_us;
     job->done = true;
     job->left = true;
-    return Ticket(std::move(job));
+    return job;
   }
   PerClass<uint64_t> counts{};
   for (const PerClass<bool>& wanted : load.wanted) {
@@ -107,10 +119,11 @@ Result<Ticket> Loading::Load(Plan plan, const LoadOptions& options) {
   {
     MutexLock lock(new_mutex_);
     new_jobs_.push_back(job);
+    if (!has_ticket) ++prefetches_;
   }
   transfers_->Wake();
   taken->slots.Disown();  // they are the job's
-  return Ticket(std::move(job));
+  return job;
 }
 
 // All layers see all of a prompt, and nothing but whole blocks.

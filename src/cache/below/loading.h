@@ -31,10 +31,11 @@ class Loading;
 ///
 /// Threads: the atomics any; the rest is the thread's until `left`, then the ticket's
 struct LoadJob {
-  LoadJob(Loading& of, Plan from, const LoadOptions& with)
+  LoadJob(Loading& of, Plan from, const LoadOptions& with, bool with_ticket)
       : loading(of),
         plan(std::move(from)),
         options(with),
+        has_ticket(with_ticket),
         meets(with.order == LoadOrder::kFromEnd) {}
   LoadJob(const LoadJob&) = delete;
   LoadJob& operator=(const LoadJob&) = delete;
@@ -51,6 +52,7 @@ struct LoadJob {
   Loading& loading;
   std::optional<Plan> plan;  // until the ticket ends
   const LoadOptions options;
+  const bool has_ticket;     // else what came is let go of at its end
   uint64_t begin_us = 0;     // by the store's clock
   uint64_t deadline_us = 0;  // 0: none
   tier::PublisherId publisher{};
@@ -107,6 +109,8 @@ class Loading final : private transfer::Worker {
   LockedState& cache() { return cache_; }
   /// As Cache::Load.
   Result<Ticket> Load(Plan plan, const LoadOptions& options);
+  /// As Cache::Prefetch, of its plan.
+  Result<uint64_t> Prefetch(Plan plan);
   /// As Ticket::Front.
   Plan FrontOf(const LoadJob& job, uint64_t tokens);
   /// The plan of a job that is done, with what came.
@@ -116,6 +120,10 @@ class Loading final : private transfer::Worker {
 
  private:
   using Get = LoadJob::Get;
+
+  Result<std::shared_ptr<LoadJob>> Begin(Plan plan, const LoadOptions& options, bool has_ticket);
+
+  void EndPrefetches();
 
   // What the thread does: loads.cc.
 
@@ -172,6 +180,7 @@ class Loading final : private transfer::Worker {
 
   Mutex new_mutex_{LockRank::kLeaf};
   std::vector<std::shared_ptr<LoadJob>> new_jobs_ QUIRE_GUARDED_BY(new_mutex_);
+  std::atomic<uint64_t> prefetches_ = 0;  // jobs without a ticket
 };
 
 }  // namespace quire::cache

@@ -71,7 +71,22 @@ Loading::Loading(Search& search, Admission& admission, const SequenceVerbs& verb
 }
 
 Loading::~Loading() {
-  if (transfers_ != nullptr) transfers_->Detach(*this);
+  if (transfers_ == nullptr) return;
+  EndPrefetches();
+  transfers_->Detach(*this);
+}
+
+// Tickets have ended before; what was to be prefetched is wanted by nobody any more.
+void Loading::EndPrefetches() {
+  {
+    MutexLock lock(mutex_);
+    for (const auto& job : jobs_) job->cancelled = true;
+    MutexLock new_lock(new_mutex_);
+    for (const auto& job : new_jobs_) job->cancelled = true;
+  }
+  if (prefetches_ == 0) return;
+  transfers_->Wake();
+  transfers_->Await([this] { return prefetches_ == 0; }, UINT64_MAX);
 }
 
 // If memory runs out, none.
@@ -98,8 +113,12 @@ transfer::Worker::Turned Loading::Turn() {
   }
   for (const auto& job : ended) {
     if (job->options.on_done) job->options.on_done();
+    if (!job->has_ticket) Drop(*job);
     // The ticket may end now, and the cache when this turn has.
-    transfers_->Notify([&] { job->left = true; });
+    transfers_->Notify([&] {
+      job->left = true;
+      if (!job->has_ticket) --prefetches_;
+    });
   }
   return turned;
 }

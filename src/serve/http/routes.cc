@@ -9,13 +9,14 @@ namespace {
 constexpr std::string_view kRead = "GET, HEAD";
 constexpr std::string_view kCall = "POST";
 
-constexpr std::array<Route, 12> kRoutes = {{
+constexpr std::array<Route, 13> kRoutes = {{
     {.way = Way::kHealth, .name = "/healthz", .methods = kRead, .is_open = true},
     {.way = Way::kHealth, .name = "/health", .methods = kRead, .is_open = true},
     {.way = Way::kReady, .name = "/readyz", .methods = kRead, .is_open = true},
     {.way = Way::kPage, .name = "/", .methods = kRead, .is_open = true},
     {.way = Way::kModels, .name = "/v1/models", .methods = kRead},
     {.way = Way::kCache, .name = "/v1/cache", .methods = kRead},
+    {.way = Way::kPrefetch, .name = "/v1/cache/prefetch", .methods = kCall},
     {.way = Way::kMetrics, .name = "/metrics", .methods = kRead},
     {.way = Way::kTokenize, .name = "/v1/tokenize", .methods = kCall},
     {.way = Way::kDetokenize, .name = "/v1/detokenize", .methods = kCall},

@@ -15,6 +15,7 @@ enum class Way : uint8_t {
   kModels,
   kModel,
   kCache,
+  kPrefetch,
   kMetrics,
   kTokenize,
   kDetokenize,

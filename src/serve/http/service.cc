@@ -287,6 +287,7 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
       return reply(JsonReply({{"object", "list"}, {"data", OrderedJson::array({ModelJson()})}}));
     case Way::kModel: return reply(OneModel(route.rest));
     case Way::kCache: return reply(CacheJson(handled.caller));
+    case Way::kPrefetch: return reply(Prefetch(request, handled.caller));
     case Way::kMetrics: return reply(MetricsText(handled.caller));
     case Way::kNone:
     case Way::kHealth:
@@ -341,6 +342,33 @@ ApiResult<Reply> Service::Tokenize(const HttpRequest& request) const {
     texts.push_back(context_.tokenizer.Decode({&token, 1}, {.skip_special = false}));
   }
   return JsonReply({{"count", tokens.size()}, {"tokens", tokens}, {"texts", std::move(texts)}});
+}
+
+// A hint: that there is no room, or no store, is no error.
+ApiResult<Reply> Service::Prefetch(const HttpRequest& request, const Caller& caller) const {
+  const auto is_chat = [&] {
+    const auto body = OrderedJson::parse(request.body, nullptr, /*allow_exceptions=*/false);
+    return body.is_object() && body.contains("messages");
+  };
+  const Endpoint endpoint = is_chat() ? Endpoint::kChat : Endpoint::kCompletions;
+  QUIRE_ASSIGN(const ApiCall call, ParseCall(endpoint, request.body, options_.choices_max));
+  QUIRE_TRY(CheckModel(call));
+  QUIRE_ASSIGN(const auto prompts, PromptsOf(call, /*add_special=*/true));
+  uint64_t prompt_tokens = 0;
+  uint64_t loading_tokens = 0;
+  for (const std::vector<TokenId>& prompt : prompts) {
+    prompt_tokens += prompt.size();
+    const auto loading = context_.cache.Prefetch(
+        {.tenant = caller.tenant, .identity = &context_.engine.identity(), .tokens = prompt});
+    if (loading) {
+      loading_tokens += *loading;
+    } else if (loading.error().code != ErrorCode::kNoSpace) {
+      return BadRequest("prompt", loading.error().message);
+    }
+  }
+  return JsonReply({{"object", "cache.prefetch"},
+                    {"prompt_tokens", prompt_tokens},
+                    {"loading_tokens", loading_tokens}});
 }
 
 ApiResult<Reply> Service::Detokenize(const HttpRequest& request) const {

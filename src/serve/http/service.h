@@ -118,6 +118,7 @@ class Service {
   ApiResult<Reply> OneSession(const HttpRequest& request, const Route& route, const Caller& caller);
   ApiResult<Reply> Tokenize(const HttpRequest& request) const;
   ApiResult<Reply> Detokenize(const HttpRequest& request) const;
+  ApiResult<Reply> Prefetch(const HttpRequest& request, const Caller& caller) const;
   ApiResult<Reply> OneModel(std::string_view name) const;
   OrderedJson ModelJson() const;
   Reply CacheJson(const Caller& caller) const;
@@ -129,6 +130,7 @@ class Service {
   OrderedJson CallsJson(const Caller& caller) const;
 
   // service_calls.cc
+  ApiResult<void> CheckModel(const ApiCall& call) const;
   ApiResult<void> StartCall(const HttpRequest& request, Endpoint endpoint, Handled& handled);
   ApiResult<std::unique_ptr<Call>> Start(ApiCall call, const Caller& caller, SessionId session,
                                          bool add_special);

@@ -34,15 +34,7 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
                                    Handled& handled) {
   if (draining_) return std::unexpected(ShuttingDown());
   QUIRE_ASSIGN(ApiCall call, ParseCall(endpoint, request.body, options_.choices_max));
-  if (!call.model.empty() && call.model != options_.model_name) {
-    return std::unexpected(
-        ApiError{.status = 404,
-                 .type = "invalid_request_error",
-                 .code = "model_not_found",
-                 .param = "model",
-                 .message = fmt::format("there is no model '{}'; this server has '{}'",
-                                        call.model.substr(0, 64), options_.model_name)});
-  }
+  QUIRE_TRY(CheckModel(call));
   if (call.session.empty()) {
     QUIRE_ASSIGN(handled.outcome, Start(std::move(call), handled.caller, SessionId::None(),
                                         /*add_special=*/true));
@@ -59,6 +51,17 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
   handled.session = name;
   handled.outcome = *std::move(started);
   return {};
+}
+
+ApiResult<void> Service::CheckModel(const ApiCall& call) const {
+  if (call.model.empty() || call.model == options_.model_name) return {};
+  return std::unexpected(
+      ApiError{.status = 404,
+               .type = "invalid_request_error",
+               .code = "model_not_found",
+               .param = "model",
+               .message = fmt::format("there is no model '{}'; this server has '{}'",
+                                      call.model.substr(0, 64), options_.model_name)});
 }
 
 ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& caller,
