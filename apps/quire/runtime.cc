@@ -83,15 +83,10 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
   return options;
 }
 
-serve::LoadPolicy LoadPolicyOf(const RuntimeFlags& flags) {
-  if (flags.load == "auto") return serve::LoadPolicy::kAuto;
-  return flags.load == "never" ? serve::LoadPolicy::kNever : serve::LoadPolicy::kAlways;
-}
-
 serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags) {
   return {.chunk_tokens_min = flags.chunk_tokens,
           .chunk_tokens_max = flags.chunk_tokens,
-          .load = LoadPolicyOf(flags),
+          .load = *serve::LoadPolicyOf(flags.load),  // a name that was checked
           .resident_tokens = flags.resident_tokens};
 }
 

@@ -40,6 +40,13 @@ typedef struct quire_engine_options {
   uint32_t chunk_tokens;   // of a prompt that a step computes; 0: 512
   uint32_t threads;        // 0: one per core
   quire_codec codec;       // of K and V; 0: the model's type
+  // What hot_bytes cannot hold whole is read back from the store while layers attend, all but at
+  // least so many of its last tokens (docs/streaming.md). 0: it is refused.
+  uint64_t resident_tokens;
+  const char* policy;  // which block goes first (docs/policies.md); NULL: "lru"
+  const char* load;    // what the store has is loaded: "always" (NULL), "never", or "auto": loaded,
+                       // computed or both, whatever is fastest
+  quire_eviction_batch eviction_batch;  // 0: QUIRE_EXACT
 } quire_engine_options;
 
 /// Loads the model and opens the store; a thread of the engine's own computes from now on.

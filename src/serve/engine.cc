@@ -58,6 +58,13 @@ Result<void> CheckRequest(const Request& request, TokenId vocab, const Geometry&
 
 }  // namespace
 
+std::optional<LoadPolicy> LoadPolicyOf(std::string_view name) {
+  if (name == "always") return LoadPolicy::kAlways;
+  if (name == "auto") return LoadPolicy::kAuto;
+  if (name == "never") return LoadPolicy::kNever;
+  return std::nullopt;
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(const Components& components,
                                                const Identity& identity,
                                                const EngineOptions& options) {

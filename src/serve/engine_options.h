@@ -3,6 +3,8 @@
 #define QUIRE_SERVE_ENGINE_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "serve/mailbox.h"
 #include "serve/session_store.h"
@@ -25,6 +27,8 @@ enum class LoadPolicy : uint8_t {
   kAuto = 2,
   kNever = 3,
 };
+/// "always", "auto", "never".
+std::optional<LoadPolicy> LoadPolicyOf(std::string_view name);
 
 struct EngineOptions {
   // Prompt tokens per step, over all requests: between these, by headroom, and the lower one while

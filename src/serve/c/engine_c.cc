@@ -26,7 +26,13 @@ using quire::serve::RequestId;
 using quire::serve::SessionId;
 using quire::serve::c::EngineHost;
 
-// Where its first version ended, and then each field that came later.
+// Where their first versions ended, and then each field that came later.
+template <>
+[[gnu::visibility(
+    "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_engine_options> = {
+    offsetof(quire_engine_options, resident_tokens), offsetof(quire_engine_options, policy),
+    offsetof(quire_engine_options, load), offsetof(quire_engine_options, eviction_batch),
+    offsetof(quire_engine_options, eviction_batch) + sizeof(quire_eviction_batch)};
 template <>
 [[gnu::visibility(
     "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_turn_options> = {
@@ -184,6 +190,19 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
     if (asked.chunk_tokens != 0) host.chunk_tokens = asked.chunk_tokens;
     if (asked.codec != 0) {
       QUIRE_ASSIGN(host.codec, quire::embed::ToEnum<quire::Codec>(asked.codec, "options->codec"));
+    }
+    host.resident_tokens = asked.resident_tokens;
+    if (asked.policy != nullptr) host.policy = asked.policy;
+    QUIRE_ASSIGN(host.eviction_batch,
+                 quire::embed::ToEnum(asked.eviction_batch, "options->eviction_batch",
+                                      quire::EvictionBatch::kExact));
+    if (asked.load != nullptr) {
+      const auto load = quire::serve::LoadPolicyOf(asked.load);
+      if (!load) {
+        return Fail(ErrorCode::kInvalidArgument,
+                    "options->load is none of \"always\", \"auto\", \"never\"");
+      }
+      host.load = *load;
     }
     QUIRE_ASSIGN(auto opened, EngineHost::Open(host));
     *engine = new quire_engine{.host = std::move(opened)};

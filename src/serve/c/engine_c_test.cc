@@ -281,18 +281,68 @@ TEST_F(EngineCTest, BadArgumentsAreRefused) {
   quire_engine_free(nullptr);
 }
 
+// hot_bytes hold a third of the text.
+TEST_F(EngineCTest, ATextThatMemoryDoesNotHoldStreams) {
+  std::string text;
+  for (int i = 0; text.size() < 3900; ++i) text += "line " + std::to_string(i * 7919) + "\n";
+  Open(nullptr);
+  quire_session* session = OpenSession("whole", /*temperature=*/0);
+  const std::string said = Ask(session, text.c_str());
+  quire_session_free(session);
+  quire_engine_options options = Options(store_.c_str());
+  options.hot_bytes = 3500 << 10;
+  options.chunk_tokens = 16;
+  for (const bool streams : {false, true}) {
+    quire_engine_free(std::exchange(engine_, nullptr));
+    options.resident_tokens = streams ? 200 : 0;
+    ASSERT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_OK) << Show(error_);
+    session = OpenSession(streams ? "streams" : "refused", /*temperature=*/0);
+    if (streams) {
+      EXPECT_EQ(Ask(session, text.c_str()), said);
+      // Its next turn goes on with what streams.
+      EXPECT_FALSE(Ask(session, "and").empty());
+      EXPECT_EQ(done_.kind, QUIRE_EVENT_DONE);
+    } else {
+      EXPECT_NE(Ask(session, text.c_str()).find("never fit"), std::string::npos);
+    }
+    quire_session_free(session);
+  }
+}
+
+TEST_F(EngineCTest, OptionsThatAreNoneAreRefused) {
+  quire_engine_options options = Options(nullptr);
+  options.policy = "mru";
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  options = Options(nullptr);
+  options.load = "sometimes";
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error_.message).find("options->load"), std::string::npos);
+  options = Options(nullptr);
+  options.eviction_batch = 99;
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  options = Options(nullptr);
+  options.policy = "quire";
+  options.load = "auto";
+  options.eviction_batch = QUIRE_ADAPTIVE;
+  ASSERT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_OK) << Show(error_);
+  quire_session* const session = OpenSession("one");
+  EXPECT_FALSE(Ask(session, "It is a truth ").empty());
+  quire_session_free(session);
+}
+
 TEST_F(EngineCTest, StructsMayGrow) {
   Open(nullptr);
   quire_engine_options small = Options(nullptr);
   small.hot_bytes = 4 << 20;  // many are opened
-  ReadsAtEverySize<quire_engine_options>(
-      small, sizeof(quire_engine_options), [](const quire_engine_options* options, Error error) {
-        // What is read of it is said before the model is.
-        quire_engine* engine = nullptr;
-        const Code code = quire_engine_open(options, &engine, error);
-        quire_engine_free(engine);
-        return code;
-      });
+  ReadsAtEverySize<quire_engine_options>(small, offsetof(quire_engine_options, resident_tokens),
+                                         [](const quire_engine_options* options, Error error) {
+                                           // What is read of it is said before the model is.
+                                           quire_engine* engine = nullptr;
+                                           const Code code =
+                                               quire_engine_open(options, &engine, error);
+                                           quire_engine_free(engine);
+                                           return code;
+                                         });
   quire_session_options session{};
   session.size = sizeof session;
   ReadsAtEverySize<quire_session_options>(

@@ -81,6 +81,8 @@ Result<std::shared_ptr<EngineHost>> EngineHost::Open(const HostOptions& options)
                                              {.chunk_tokens_min = options.chunk_tokens,
                                               .chunk_tokens_max = options.chunk_tokens,
                                               .admission = Admission::kGrow,
+                                              .load = options.load,
+                                              .resident_tokens = options.resident_tokens,
                                               .sessions_max = 65'536,
                                               .sessions = host->sessions_.get()}));
   host->driver_ = std::make_unique<Driver>(*host->engine_);
@@ -108,6 +110,8 @@ Result<CacheOptions> EngineHost::CacheOptionsOf(const HostOptions& options) cons
                       .hot_bytes = options.hot_bytes,
                       .tokens_max = options.tokens_max != 0 ? options.tokens_max : longest,
                       .clock = &SystemClock(),
+                      .policy = options.policy,
+                      .eviction_batch = options.eviction_batch,
                       .store = store_.get()};
 }
 

@@ -32,6 +32,10 @@ struct HostOptions {
   uint32_t chunk_tokens = 512;
   uint32_t threads = 0;  // 0: one per core
   std::optional<Codec> codec{};
+  uint64_t resident_tokens = 0;
+  std::string policy = CacheOptions{}.policy;
+  EvictionBatch eviction_batch = EvictionBatch::kExact;
+  LoadPolicy load = LoadPolicy::kAlways;
 };
 
 /// Threads: any
