@@ -234,6 +234,15 @@ class StreamedContext {
   ///         kNotFound it was erased; kIo the disk failed; kDeadline; kCancelled
   /// Effects: on error the sequence stays as it is. Opened anew, it begins before that block
   virtual Result<Piece> Read(uint32_t layer, uint64_t i, const std::atomic<bool>* cancel) = 0;
+  /// Whether Read of that piece would not wait, or not after `wait_us`: for a caller that has
+  /// something else to do. It is being read from then on; what Read gave before is there no more.
+  virtual bool IsReady(uint32_t layer, uint64_t i, uint64_t wait_us) = 0;
+  /// From now on a commit does not wait until the store has what is to leave memory: the caller
+  /// asks MayStep before each step.
+  virtual void Defer() = 0;
+  /// Whether the next step finds the room that the last one has left, at once or after `wait_us`; or
+  /// the store does not take what it should: then a step says so. Moves the store on.
+  virtual bool MayStep(uint64_t wait_us) = 0;
   /// Lane states of all lanes, where the cache's memory is; they are the caller's until the next
   /// call.
   ///
@@ -266,6 +275,41 @@ Result<void> AttendFronts(AttentionBackend& attention, uint32_t layer, const Att
                           std::span<AttentionTask> tasks,
                           std::span<StreamedContext* const> streamed, Executor& executor,
                           const std::atomic<bool>* cancel = nullptr);
+
+/// How long an attempt at something goes on that can be put aside.
+struct Patience {
+  uint64_t wait_us = ~uint64_t{0};   // most that it waits for one piece; all ones: until it comes
+  const Clock* clock = nullptr;      // of `until_us`; null: no limit
+  uint64_t until_us = ~uint64_t{0};  // it is put aside after the piece that passes this time
+
+  bool IsOver() const { return clock != nullptr && clock->NowMicros() >= until_us; }
+};
+
+/// AttendFronts that can be put aside between two pieces.
+///
+/// Lifetime: what it is made with must outlive it
+class FrontPass {
+ public:
+  FrontPass(uint32_t layer, const AttentionShape& shape, std::span<AttentionTask> tasks,
+            std::span<StreamedContext* const> streamed)
+      : layer_(layer), shape_(shape), tasks_(tasks), streamed_(streamed) {}
+
+  /// True: it is done. False: it is to be gone on with.
+  /// Errors, threads: as AttendFronts
+  Result<bool> GoOn(AttentionBackend& attention, Executor& executor, const Patience& patience,
+                    const std::atomic<bool>* cancel = nullptr);
+
+ private:
+  Result<void> Begin();
+
+  const uint32_t layer_;
+  const AttentionShape shape_;
+  const std::span<AttentionTask> tasks_;
+  const std::span<StreamedContext* const> streamed_;
+  size_t task_ = 0;
+  uint64_t piece_ = 0;         // of it
+  AttentionTask piecewise_{};  // the task, piece by piece
+};
 
 /// How much a caller wants some tokens kept.
 struct Retention {

@@ -83,6 +83,8 @@ class FaultyFiles : public Files {
   void StopAfter(uint64_t operations) { operations_left_ = operations; }
   bool stopped() const { return operations_left_ == 0; }
   void set_rates(const FaultRates& rates) { rates_ = rates; }
+  /// Of requests from now on.
+  void set_latency_us_max(uint64_t latency_us_max) { latency_us_max_ = latency_us_max; }
   /// Sectors of a file go bad: whatever reads one of these bytes fails from now on, also after
   /// crashes and under another name. Needs the file.
   void Damage(const std::string& path, uint64_t offset, uint64_t bytes, BadSectors sectors);

@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "attention/importance.h"
 #include "base/bits.h"
 
 namespace quire::model {
-namespace {
 
-class Pass {
+class ForwardPass::Layers {
  public:
-  Pass(const ForwardModel& model, std::span<const StepItem> items, Operators& operators,
-       AttentionBackend& attention, Executor& executor, const std::atomic<bool>* cancel,
-       ForwardScratch& scratch)
+  Layers(const ForwardModel& model, std::span<const StepItem> items, Operators& operators,
+         AttentionBackend& attention, Executor& executor, const std::atomic<bool>* cancel,
+         ForwardScratch& scratch)
       : config_(model.config),
         weights_(model.weights),
         items_(items),
@@ -25,18 +25,26 @@ class Pass {
         scratch_(scratch),
         qkv_dim_(RowValues(config_, Rows::kQkv)) {}
 
-  Result<void> Run() {
-    FindRows();
-    QUIRE_TRY(operators_.Begin(scratch_.tokens, scratch_.positions, executor_));
-    for (uint32_t layer = 0; layer < config_.layers; ++layer) {
+  Result<bool> GoOn(const Patience& patience) {
+    if (!begun_) {
+      FindRows();
+      QUIRE_TRY(operators_.Begin(scratch_.tokens, scratch_.positions, executor_));
+      begun_ = true;
+    }
+    for (; layer_ < config_.layers; ++layer_) {
       if (cancel_ != nullptr && cancel_->load(std::memory_order_relaxed)) {
         return Fail(ErrorCode::kCancelled, "step cancelled");
       }
-      const LayerWeights& weights = weights_.layers()[layer];
-      QUIRE_TRY(Attention(layer, weights));
+      const LayerWeights& weights = weights_.layers()[layer_];
+      if (!fronts_) QUIRE_TRY(BeginAttention(weights));
+      QUIRE_ASSIGN(const bool through, fronts_->GoOn(attention_, executor_, patience, cancel_));
+      if (!through) return false;
+      fronts_.reset();
+      QUIRE_TRY(EndAttention(weights));
       FeedForward(weights);
     }
-    return Logits();
+    QUIRE_TRY(Logits());
+    return true;
   }
 
  private:
@@ -55,13 +63,22 @@ class Pass {
     }
   }
 
-  Result<void> Attention(uint32_t layer, const LayerWeights& weights) {
-    const LayerStreams streams = items_.front().sequence->Streams(layer);
+  // Up to what each item attends to in front of what memory has of it.
+  Result<void> BeginAttention(const LayerWeights& weights) {
+    const LayerStreams streams = items_.front().sequence->Streams(layer_);
     operators_.Norm(weights.input_norm);
     operators_.Multiply(weights.qkv, weights.qkv_bias, Rows::kNormed, Rows::kQkv);
     operators_.Rotate(weights, !IsIdentity(streams.key.codec));
-    QUIRE_TRY(AppendRows(layer));
-    QUIRE_TRY(Attend(layer, streams));
+    QUIRE_TRY(AppendRows(layer_));
+    QUIRE_ASSIGN(group_, GroupOf(layer_, streams.arena));
+    scratch_.tasks = scratch_.groups[group_].tasks;
+    shape_ = AttentionShapeOf(config_, layer_, streams);
+    fronts_.emplace(layer_, shape_, scratch_.tasks, scratch_.streamed);
+    return {};
+  }
+
+  Result<void> EndAttention(const LayerWeights& weights) {
+    QUIRE_TRY(Attend());
     operators_.RoundAttended();
     operators_.Multiply(weights.out, weights.out_bias, Rows::kAttended, Rows::kAdded);
     operators_.Add();
@@ -101,22 +118,16 @@ class Pass {
     std::unique_ptr<AttentionPlan> plan{};  // null: none of its layers has attended yet
   };
 
-  Result<void> Attend(uint32_t layer, const LayerStreams& streams) {
-    const AttentionShape shape = AttentionShapeOf(config_, layer, streams);
-    QUIRE_ASSIGN(const size_t at, GroupOf(layer, streams.arena));
-    GroupScratch& lists = scratch_.groups[at];
-    scratch_.tasks = lists.tasks;
-    QUIRE_TRY(AttendFronts(attention_, layer, shape, scratch_.tasks, scratch_.streamed, executor_,
-                           cancel_));
-    std::unique_ptr<AttentionPlan>& plan = groups_[at].plan;
-    const BlockTables tables = lists.tables.tables();
+  Result<void> Attend() {
+    std::unique_ptr<AttentionPlan>& plan = groups_[group_].plan;
+    const BlockTables tables = scratch_.groups[group_].tables.tables();
     if (plan == nullptr) {
-      QUIRE_ASSIGN(plan, attention_.Prepare(shape, tables, scratch_.tasks, executor_));
+      QUIRE_ASSIGN(plan, attention_.Prepare(shape_, tables, scratch_.tasks, executor_));
     }
-    QUIRE_TRY(plan->Run(shape, executor_));
+    QUIRE_TRY(plan->Run(shape_, executor_));
     for (size_t i = 0; i < items_.size(); ++i) {
       if (items_[i].observer == nullptr) continue;
-      items_[i].observer->OnAttention(layer, shape, tables, scratch_.tasks[i], executor_);
+      items_[i].observer->OnAttention(layer_, shape_, tables, scratch_.tasks[i], executor_);
     }
     return {};
   }
@@ -177,9 +188,22 @@ class Pass {
   ForwardScratch& scratch_;
   const uint64_t qkv_dim_;
   std::vector<Group> groups_;  // lists of each: scratch_.groups
+
+  // How far it is.
+  bool begun_ = false;
+  uint32_t layer_ = 0;
+  size_t group_ = 0;                   // of the layer whose attention has begun
+  AttentionShape shape_{};             // of it
+  std::optional<FrontPass> fronts_{};  // of it
 };
 
-}  // namespace
+ForwardPass::ForwardPass(const ForwardModel& model, std::span<const StepItem> items,
+                         Operators& operators, AttentionBackend& attention, Executor& executor,
+                         const std::atomic<bool>* cancel, ForwardScratch& scratch)
+    : layers_(std::make_unique<Layers>(model, items, operators, attention, executor, cancel,
+                                       scratch)) {}
+ForwardPass::~ForwardPass() = default;
+Result<bool> ForwardPass::GoOn(const Patience& patience) { return layers_->GoOn(patience); }
 
 AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
                                 const LayerStreams& streams) {
@@ -198,7 +222,8 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
 Result<void> RunForward(const ForwardModel& model, std::span<const StepItem> items,
                         Operators& operators, AttentionBackend& attention, Executor& executor,
                         const std::atomic<bool>* cancel, ForwardScratch& scratch) {
-  return Pass(model, items, operators, attention, executor, cancel, scratch).Run();
+  QUIRE_TRY(ForwardPass(model, items, operators, attention, executor, cancel, scratch).GoOn({}));
+  return {};
 }
 
 void ImportanceObserver::OnAttention(uint32_t, const AttentionShape& shape,

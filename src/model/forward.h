@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,24 @@ struct ForwardScratch {
 /// What all attention tasks of a layer share.
 AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
                                 const LayerStreams& streams);
+
+/// A pass that can be put aside while it waits for what the store has of a context.
+///
+/// Lifetime: what it is made with must outlive it
+class ForwardPass {
+ public:
+  ForwardPass(const ForwardModel& model, std::span<const StepItem> items, Operators& operators,
+              AttentionBackend& attention, Executor& executor, const std::atomic<bool>* cancel,
+              ForwardScratch& scratch);
+  ~ForwardPass();
+  /// True: it is done, as RunForward. False: it is to be gone on with.
+  /// Errors: as RunForward
+  Result<bool> GoOn(const Patience& patience);
+
+ private:
+  class Layers;
+  const std::unique_ptr<Layers> layers_;
+};
 
 /// Appends K and V of every item's tokens to all layers of its sequence and writes the logits asked
 /// for. Items and caches have been checked and room is reserved. Commits nothing.

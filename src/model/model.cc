@@ -42,6 +42,7 @@ Result<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const Te
   const ComputeType compute = options.compute_f32 ? ComputeType::kF32 : weights->type();
   std::unique_ptr<Model> model(new Model(config, std::move(weights), compute));
   const OperatorsFactory& make = options.operators ? options.operators : MakeCpuOperators;
+  model->make_operators_ = make;
   QUIRE_ASSIGN(model->operators_, make(model->forward()));
   return model;
 }
@@ -135,6 +136,52 @@ Result<void> Model::Step(std::span<const StepItem> items, AttentionBackend& atte
   }
   for (const StepItem& item : items) QUIRE_TRY(item.sequence->Commit(item.tokens));
   return {};
+}
+
+Result<std::unique_ptr<StepAside>> Model::BeginAside(const StepItem& item,
+                                                     AttentionBackend& attention,
+                                                     Executor& executor) {
+  if (!operators_->on_host()) {
+    return Fail(ErrorCode::kUnsupported, "step: passes of a device are not put aside");
+  }
+  QUIRE_TRY(CheckItems({&item, 1}));
+  QUIRE_TRY(CheckCaches({&item, 1}, attention));
+  QUIRE_TRY(item.sequence->Reserve(item.sequence->length() + item.tokens.size()));
+  std::unique_ptr<Operators> operators = std::move(aside_);
+  if (operators == nullptr) {
+    QUIRE_ASSIGN(operators, make_operators_(forward()));
+  }
+  std::unique_ptr<StepAside> step(new StepAside(*this, item, std::move(operators)));
+  step->pass_.emplace(forward(), std::span(&step->item_, 1), *step->operators_, attention, executor,
+                      /*cancel=*/nullptr, step->scratch_);
+  return step;
+}
+
+StepAside::StepAside(Model& model, const StepItem& item, std::unique_ptr<Operators> operators)
+    : model_(model),
+      tokens_(item.tokens.begin(), item.tokens.end()),
+      item_(item),
+      operators_(std::move(operators)) {
+  item_.tokens = tokens_;
+  if (item.logits == nullptr) return;
+  logits_.resize((item.all_logits ? tokens_.size() : 1) * model.config().vocab);
+  item_.logits = logits_.data();
+}
+
+StepAside::~StepAside() {
+  pass_.reset();
+  model_.aside_ = std::move(operators_);
+  if (is_done_) return;
+  // Where that has no room the rows stay, uncommitted: the next step is refused.
+  static_cast<void>(item_.sequence->Rollback(item_.sequence->length()));
+}
+
+Result<bool> StepAside::GoOn(const Patience& patience) {
+  QUIRE_ASSIGN(const bool through, pass_->GoOn(patience));
+  if (!through) return false;
+  QUIRE_TRY(item_.sequence->Commit(item_.tokens));
+  is_done_ = true;
+  return true;
 }
 
 }  // namespace quire::model

@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/config.h"
 #include "model/forward.h"
@@ -32,6 +34,41 @@ struct LoadOptions {
   LoadProgress progress = {};
   /// Where passes are computed; empty: on the processor.
   OperatorsFactory operators = {};
+};
+
+class Model;
+
+/// A step of one sequence that can be put aside while it waits for what the store has of its
+/// context (SequenceOptions::resident_tokens), and other steps are computed meanwhile. The bits are
+/// those of Model::Step.
+///
+/// Threads:  as Model::Step, in turn with it
+/// Lifetime: what Model::BeginAside was given must outlive it
+class StepAside {
+ public:
+  /// What it appended and did not commit is gone then.
+  ~StepAside();
+
+  /// True: it is done, and committed. False: it is to be gone on with.
+  /// Errors: as Model::Step; then it is over
+  Result<bool> GoOn(const Patience& patience);
+  uint64_t tokens() const { return tokens_.size(); }
+  /// Once it is done: of each row that was asked for.
+  /// Shape: [rows, vocab]
+  std::span<const float> logits() const { return logits_; }
+
+ private:
+  friend class Model;
+  StepAside(Model& model, const StepItem& item, std::unique_ptr<Operators> operators);
+
+  Model& model_;
+  const std::vector<TokenId> tokens_;
+  std::vector<float> logits_;
+  StepItem item_;
+  std::unique_ptr<Operators> operators_;
+  ForwardScratch scratch_;
+  std::optional<ForwardPass> pass_;
+  bool is_done_ = false;
 };
 
 /// Threads: one Step at a time; the rest from any thread
@@ -72,7 +109,17 @@ class Model {
   Result<void> Step(std::span<const StepItem> items, AttentionBackend& attention,
                     Executor& executor, const std::atomic<bool>* cancel = nullptr);
 
+  /// Whether BeginAside can be: passes are the processor's.
+  bool may_step_aside() const { return operators_->on_host(); }
+  /// A step of one item that can be put aside; `item.logits` says whether any are wanted, and is
+  /// not written to. Its rows have room then.
+  ///
+  /// Errors: as Step; kUnsupported where passes are a device's
+  Result<std::unique_ptr<StepAside>> BeginAside(const StepItem& item, AttentionBackend& attention,
+                                                Executor& executor);
+
  private:
+  friend class StepAside;
   Model(const ModelConfig& config, std::unique_ptr<Weights> weights, ComputeType compute);
   ForwardModel forward() const {
     return {.config = config_, .weights = *weights_, .rope = rope_, .compute = compute_};
@@ -85,7 +132,9 @@ class Model {
   const std::unique_ptr<Weights> weights_;
   const ComputeType compute_;
   const Rope rope_;
-  std::unique_ptr<Operators> operators_;  // set once, by Create
+  OperatorsFactory make_operators_;       // set once, by Create
+  std::unique_ptr<Operators> operators_;  // likewise
+  std::unique_ptr<Operators> aside_;      // of the last step aside, for the next one
   ForwardScratch scratch_;
 };
 

@@ -440,5 +440,69 @@ TEST_P(Streamed, FromEveryTier) {
   std::filesystem::remove_all(directory);
 }
 
+// A step that is put aside whenever it would wait, with steps of another sequence between: the bits
+// of both are those of steps that wait.
+TEST_P(Streamed, StepsArePutAsideAndGoneOnWith) {
+  const auto tokens = Tokens(1300);
+  const auto other_tokens = Tokens(200, 8);
+  const auto cache = MakeStreamCache(2500);
+  const auto sequence = Must(TryOpen(*cache, tokens, OptionsFor(tokens.size() + 64, 256, 64)));
+  const auto other = Must(TryOpen(*cache, other_tokens, {.reserve_tokens = 600}));
+  sequence->streamed()->Defer();
+  std::vector<float> logits;
+  std::vector<float> other_logits;
+  uint64_t asides = 0;
+  uint64_t dropped = 0;
+  while (sequence->length() < tokens.size()) {
+    while (!sequence->streamed()->MayStep(0)) store_->clock.Advance(500);
+    const size_t at = sequence->length();
+    const auto next = std::span(tokens).subspan(at, std::min<size_t>(64, tokens.size() - at));
+    float wanted = 0;
+    auto step = Must(model_->BeginAside(
+        {.sequence = sequence.get(), .tokens = next, .logits = &wanted, .all_logits = true},
+        *attention_, *executor_));
+    const auto go_on = [&] { return Must(step->GoOn({.wait_us = 0})); };
+    uint64_t before = asides;
+    while (!go_on()) {
+      ++asides;
+      if (asides == before + 3 && dropped < 3) break;  // it is given up, and taken again
+      store_->clock.Advance(50);
+      if (other->length() == other_tokens.size()) continue;
+      const auto more = Must(Run(*other, std::span(other_tokens).first(other->length() + 1), 1));
+      other_logits.insert(other_logits.end(), more.begin(), more.end());
+    }
+    if (sequence->length() == at) {
+      ++dropped;
+      step = nullptr;
+      EXPECT_EQ(sequence->cursor(0), at);
+      continue;
+    }
+    logits.insert(logits.end(), step->logits().begin(), step->logits().end());
+  }
+  EXPECT_GT(asides, 20);
+  EXPECT_EQ(dropped, 3);
+  EXPECT_GT(sequence->streamed()->tokens(), 500);
+  EXPECT_TRUE(IsEndOf(logits, Whole(tokens)));
+  const auto rest = Must(Run(*other, other_tokens, 64));
+  other_logits.insert(other_logits.end(), rest.begin(), rest.end());
+  EXPECT_TRUE(IsEndOf(other_logits, Whole(other_tokens)));
+}
+
+// What keeps a step from going on is not the store alone: a time that it may take.
+TEST_P(Streamed, AStepIsPutAsideWhenItsTimeIsOver) {
+  const auto tokens = Tokens(900);
+  const auto cache = MakeStreamCache();
+  const auto sequence = OpenAndRun(*cache, std::span(tokens).first(899));
+  float wanted = 0;
+  const auto step = Must(model_->BeginAside(
+      {.sequence = sequence.get(), .tokens = std::span(tokens).last(1), .logits = &wanted},
+      *attention_, *executor_));
+  EXPECT_FALSE(Must(step->GoOn({.clock = &store_->clock, .until_us = 0})));
+  EXPECT_FALSE(Must(step->GoOn({.clock = &store_->clock, .until_us = 0})));
+  EXPECT_TRUE(Must(step->GoOn({})));
+  EXPECT_EQ(sequence->length(), 900);
+  EXPECT_TRUE(IsEndOf(step->logits(), Whole(tokens)));
+}
+
 }  // namespace
 }  // namespace quire::model

@@ -13,6 +13,7 @@ namespace quire::serve {
 namespace {
 
 constexpr uint32_t kEventsMin = 8;
+constexpr uint64_t kStoreWaitUs = 200;  // between two looks at what only waits for the store
 
 Result<void> CheckOptions(const EngineOptions& options) {
   const auto bad = [](std::string what) {
@@ -87,12 +88,17 @@ Engine::Engine(const Components& components, const Identity& identity, const Eng
              .mailbox = mailbox_,
              .keeper = keeper_,
              .options = options,
-             .query_heads = components.model.config().query_heads},
+             .query_heads = components.model.config().query_heads,
+             .steps_aside = components.model.may_step_aside()},
       waiting_(state_),
       preemption_(state_, waiting_),
       loads_(state_, waiting_, preemption_),
       starter_(state_, identity_, waiting_, preemption_, loads_),
-      planner_(state_, waiting_, preemption_) {}
+      planner_(state_, waiting_, preemption_),
+      streamer_({.model = components.model,
+                 .attention = components.attention,
+                 .executor = components.executor},
+                state_, planner_, preemption_) {}
 
 Engine::~Engine() = default;
 
@@ -185,10 +191,16 @@ TickReport Engine::Tick() {
     ++stats.streams_renewed;
     preemption_.Preempt(*entry.task, Waits::kNothing);
   }
+  const Streamer::Report streamed =
+      streamer_.GoOn(entries.empty() ? 0 : std::max<uint64_t>(took_us, 1));
   waiting_.RemoveEnded();
   const bool settled = keeper_.settled();
-  if (!entries.empty() || state_.may_start) return {.worked = true, .settled = settled};
-  return {.wait_us = WaitUs(now_us), .settled = settled};
+  if (!entries.empty() || streamed.worked || state_.may_start) {
+    return {.worked = true, .settled = settled};
+  }
+  const uint64_t wait_us = WaitUs(now_us);
+  return {.wait_us = streamed.waits ? std::min(wait_us, kStoreWaitUs) : wait_us,
+          .settled = settled};
 }
 
 void Engine::TakeCommands() {

@@ -28,6 +28,7 @@
 #include "serve/state.h"
 #include "serve/step_planner.h"
 #include "serve/stepper.h"
+#include "serve/streamer.h"
 #include "serve/waiting.h"
 
 namespace quire::serve {
@@ -164,6 +165,7 @@ class Engine {
   PromptLoads loads_;
   Starter starter_;
   StepPlanner planner_;
+  Streamer streamer_;
 };
 
 }  // namespace quire::serve

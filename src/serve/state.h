@@ -62,12 +62,15 @@ struct EngineState {
   SessionKeeper& keeper;
   const EngineOptions options;
   const uint32_t query_heads = 1;  // of the model's layers
+  const bool steps_aside = false;  // those that stream are not stepped with others (Streamer)
   FairShare shares{};
   TaskTable tasks{};
   std::map<RequestId, Loading> loads{};  // of `tasks`
   bool may_start = false;                // something changed for a waiting request
   EngineStats stats{};
 
+  /// Its steps are its own (Streamer). Needs a task that runs.
+  bool StepsAside(Task& task) const { return steps_aside && task.sequence().streamed() != nullptr; }
   /// Requests that hold a sequence, or room for one.
   uint64_t holders() const;
 };

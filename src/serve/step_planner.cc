@@ -63,7 +63,7 @@ std::vector<BatchEntry> StepPlanner::Choose() const {
   std::vector<BatchEntry> prompts;
   for (Task* const task : state_.tasks.running()) {
     if (Planted(Canary::kStopForReader) && task->paused_us()) return {};
-    if (task->paused_us()) continue;
+    if (task->paused_us() || state_.StepsAside(*task)) continue;
     if (task->NextTokens(1).empty()) continue;  // it waits for what is being loaded
     if (task->decoding()) {
       entries.push_back({.task = task, .tokens = 1, .decoded = true});
@@ -82,7 +82,6 @@ std::vector<BatchEntry> StepPlanner::Choose() const {
   return entries;
 }
 
-// False: it takes no part in this step.
 bool StepPlanner::Reserve(BatchEntry& entry) {
   Task& task = *entry.task;
   while (true) {

@@ -34,11 +34,12 @@ class StepPlanner {
   std::vector<BatchEntry> Plan();
   /// Counts a step that was computed, and wakes those that waited for it.
   void TakeIn(std::span<const BatchEntry> entries);
+  /// Makes room for an entry of a step, or makes it smaller. False: it takes no part in the step.
+  bool Reserve(BatchEntry& entry);
   uint32_t chunk_tokens() const { return chunk_.tokens(); }
 
  private:
   std::vector<BatchEntry> Choose() const;
-  bool Reserve(BatchEntry& entry);
 
   EngineState& state_;
   Waiting& waiting_;

@@ -13,13 +13,12 @@ uint64_t LogitsOf(const BatchEntry& entry) {
   return entry.task->text().LogitsOf(entry.task->position(), entry.tokens);
 }
 
-// The store forgets what it finds damaged, so the next start ends before it.
-bool IsLost(const BatchEntry& entry, const Error& error) {
-  if (entry.task->sequence().streamed() == nullptr) return false;
-  return error.code == ErrorCode::kCorrupt && entry.task->MayBeginAgain();
-}
-
 }  // namespace
+
+bool IsLost(Task& task, const Error& error) {
+  if (task.sequence().streamed() == nullptr) return false;
+  return error.code == ErrorCode::kCorrupt && task.MayBeginAgain();
+}
 
 void Stepper::Step(std::span<BatchEntry> entries) {
   if (entries.empty()) return;
@@ -28,7 +27,7 @@ void Stepper::Step(std::span<BatchEntry> entries) {
   if (left.empty()) return;
   if (entries.size() == 1) {
     BatchEntry& only = entries.front();
-    if (IsLost(only, done.error())) {
+    if (IsLost(*only.task, done.error())) {
       only.lost = true;
       return;
     }

@@ -23,6 +23,10 @@ struct BatchEntry {
   bool lost = false;          // out: a block of its context is lost, and what was before it is not
 };
 
+/// The step of a task that streams failed because the store lost a block, and it may begin again:
+/// the store forgets what it finds damaged, so the next start ends before it. Counts.
+bool IsLost(Task& task, const Error& error);
+
 /// Threads: one
 class Stepper {
  public:

@@ -169,5 +169,71 @@ TEST_F(StreamTest, CancelGivesEverythingBack) {
   EXPECT_EQ(cache_->stats().hot_bytes_used, 0);
 }
 
+// A disk that hangs holds up who reads from it, and nobody else.
+TEST_F(StreamTest, OthersGoOnWhileTheDiskHangs) {
+  Make(150, /*chunk_tokens=*/16);
+  TestClient client(*engine_);
+  const Request streams = Of(1, 2500);
+  const RequestId id = client.Submit(streams);
+  while (client.Of(id).progress.empty() || client.Of(id).progress.back() < 2000) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  machine_.files.set_latency_us_max(1'000'000'000);  // of what is asked for from now on
+  const std::vector<Request> others = {Of(2, 90), Of(3, 130)};
+  std::vector<RequestId> ids;
+  for (const Request& request : others) ids.push_back(client.Submit(request));
+  const uint64_t begin_us = machine_.clock.NowMicros();
+  for (size_t i = 0; i < others.size(); ++i) {
+    while (!client.Of(ids[i]).response) {
+      engine_->Tick();
+      client.Take(ids[i]);
+    }
+    EXPECT_EQ(client.Of(ids[i]).response->logits_digest, Whole(others[i]).logits_digest) << i;
+  }
+  EXPECT_LT(machine_.clock.NowMicros() - begin_us, 1'000'000) << "nobody waited for the disk";
+  EXPECT_FALSE(client.Of(id).response);
+  machine_.files.set_latency_us_max(100);
+  machine_.clock.Advance(1'000'000'000);
+  while (!client.Of(id).response) {
+    engine_->Tick();
+    client.Take(id);
+  }
+}
+
+TEST_F(StreamTest, SeveralStreamAtATime) {
+  Make(260, /*chunk_tokens=*/16);
+  const std::vector<Request> requests = {Of(1, 4050), Of(2, 4080), Of(3, 50)};
+  const std::vector<Response> responses = Run(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_EQ(responses[i].finish, Finish::kLength) << responses[i].error.message;
+    EXPECT_EQ(responses[i].logits_digest, Whole(requests[i]).logits_digest) << i;
+  }
+  EXPECT_EQ(engine_->stats().streamed, 2);
+}
+
+TEST_F(StreamTest, OneThatIsCancelledWhileItIsAsideLeavesItsSessionAsItWas) {
+  MakeSmall();
+  TestClient client(*engine_);
+  const SessionId session = engine_->OpenSession({}).value();
+  const std::vector<TokenId> first = SomeTokens(2300, 1);
+  const Response one = RunOne({.prompt = first, .max_tokens = 5, .session = session});
+  ASSERT_EQ(one.finish, Finish::kLength) << one.error.message;
+  machine_.files.set_latency_us_max(1'000'000'000);
+  const RequestId id =
+      client.Submit({.prompt = SomeTokens(300, 2), .max_tokens = 5, .session = session});
+  for (int i = 0; i < 5; ++i) engine_->Tick();
+  engine_->Cancel(id);
+  machine_.files.set_latency_us_max(100);
+  machine_.clock.Advance(1'000'000'000);
+  while (!client.Of(id).response) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  EXPECT_EQ(client.Of(id).response->finish, Finish::kCancelled);
+  const Response next = RunOne({.prompt = SomeTokens(30, 3), .max_tokens = 5, .session = session});
+  EXPECT_EQ(next.finish, Finish::kLength) << next.error.message;
+}
+
 }  // namespace
 }  // namespace quire::serve

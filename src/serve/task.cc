@@ -67,7 +67,10 @@ void Task::Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missin
 
 void Task::Join(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing) {
   StopAt(UINT64_MAX);
-  if (sequence != nullptr) sequence_ = std::move(sequence);
+  if (sequence != nullptr) {
+    aside_.reset();
+    sequence_ = std::move(sequence);
+  }
   origins_.Join(position(), std::move(missing));
 }
 
@@ -75,6 +78,7 @@ void Task::Preempt() {
   if (Planted(Canary::kForgetSampler)) {
     answer_.SetSampler(model::Sampler(request_.sampling).state());
   }
+  aside_.reset();
   sequence_.reset();
   paused_us_.reset();
   origins_.Preempt();
@@ -151,6 +155,7 @@ void Task::Draw(std::span<const float> logits) {
 
 void Task::End(Finish finish, CancelledTurn turn) {
   ended_ = true;
+  aside_.reset();  // nothing that is not committed stays in its sequence
   Response response = answer_.Take(finish);
   response.error = std::move(error_);
   response.prompt_tokens = text_.prompt_tokens();

@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "model/model.h"
 #include "quire/env.h"
 #include "serve/answer.h"
 #include "serve/keep.h"
@@ -80,6 +82,10 @@ class Task {
   void StopAt(uint64_t tokens) { text_.StopAt(tokens); }
   /// Gives its sequence back. It has to be started again.
   void Preempt();
+  /// Its step under way, where that is put aside from time to time; null: none is.
+  model::StepAside* aside() const { return aside_.get(); }
+  void PutAside(std::unique_ptr<model::StepAside> step) { aside_ = std::move(step); }
+  std::unique_ptr<model::StepAside> TakeAside() { return std::move(aside_); }
   /// What streams may begin again where the store has lost a block; not for ever. Counts.
   bool MayBeginAgain() { return renewals_++ < kRenewalsMax; }
 
@@ -137,6 +143,7 @@ class Task {
   Origins origins_;
   KeptBlocks kept_;
   std::unique_ptr<Sequence> sequence_;
+  std::unique_ptr<model::StepAside> aside_;  // ends before its sequence
   Error error_{};
   static constexpr uint32_t kRenewalsMax = 4;
   uint32_t renewals_ = 0;

@@ -420,6 +420,14 @@ bool Transfers::Await(const std::function<bool()>& is_so, uint64_t timeout_us,
   }
 }
 
+void Transfers::MoveOn(Worker* worker) {
+  try {
+    if (worker != nullptr) worker->Turn();
+    TickStore(0);
+  } catch (const std::bad_alloc&) {  // what was not handled is handled later
+  }
+}
+
 // False: there is nothing to be done until the store can take more.
 bool Transfers::TurnHere(const Turning& turning) {
   try {

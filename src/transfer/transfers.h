@@ -181,6 +181,9 @@ class Transfers {
   /// or is the end of a request.
   bool Await(const std::function<bool()>& is_so, uint64_t timeout_us,
              const Turning* turning = nullptr);
+  /// For a caller that would rather do something else than wait: moves the store on, and `worker`
+  /// (which may be null), and returns at once.
+  void MoveOn(Worker* worker);
   /// Makes it so, under a lock: callers of Await do not go on before this has looked at everything.
   void Notify(const std::function<void()>& make_so);
 

@@ -62,14 +62,21 @@ void ReadAhead::Fill() {
   }
 }
 
-Result<uint32_t> ReadAhead::Take(const ContextPiece& piece) {
+// The place of a piece that is wanted now; what is before it is not.
+uint32_t ReadAhead::First(const ContextPiece& piece) {
   if (std::exchange(has_taken_, false)) free_.push_back(taken_);
   if (ahead_.empty() || ahead_.front().piece != piece) {
     CancelAll();
     Begin(piece);
   }
   Fill();
-  const uint32_t place = ahead_.front().place;
+  return ahead_.front().place;
+}
+
+bool ReadAhead::IsReady(const ContextPiece& piece) { return source_.IsDone(First(piece)); }
+
+Result<uint32_t> ReadAhead::Take(const ContextPiece& piece) {
+  const uint32_t place = First(piece);
   if (!source_.IsDone(place)) ++waits_;
   if (auto came = source_.Await(place); !came) {
     CancelAll();

@@ -65,6 +65,9 @@ class ReadAhead {
   ///
   /// Errors: as PieceSource::Await. Everything under way is cancelled then
   Result<uint32_t> Take(const ContextPiece& piece);
+  /// Whether Take of this piece would return at once; begins to read it. The place of the last call
+  /// of Take is read into again.
+  bool IsReady(const ContextPiece& piece);
   /// Pieces that had not come when they were asked for.
   uint64_t waits() const { return waits_; }
 
@@ -79,6 +82,7 @@ class ReadAhead {
   ContextPiece After(const ContextPiece& piece) const;
   void Begin(const ContextPiece& piece);
   void Fill();
+  uint32_t First(const ContextPiece& piece);
 
   PieceSource& source_;
   const std::vector<uint32_t> layers_;

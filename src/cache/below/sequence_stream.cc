@@ -159,8 +159,24 @@ SequenceStream::~SequenceStream() {
 
 uint64_t SequenceStream::AwaitDurable(uint64_t blocks) {
   if (Planted(Canary::kCutEarly)) return std::min(blocks, writes_.begun());
-  is_stuck_ = !writes_.Await(blocks, is_stuck_ ? 0 : kWriteTimeoutUs);
+  if (is_deferred_) {
+    awaited_ = writes_.Await(blocks, 0) ? 0 : blocks;
+    awaited_since_us_ = chain_.cache().transfers()->NowMicros();
+  } else {
+    is_stuck_ = !writes_.Await(blocks, is_stuck_ ? 0 : kWriteTimeoutUs);
+  }
   return std::min(blocks, writes_.durable());
+}
+
+bool SequenceStream::MayStep(uint64_t wait_us) {
+  if (awaited_ == 0) return true;
+  const bool came = writes_.MoveOn(awaited_, wait_us);
+  const uint64_t waited_us = chain_.cache().transfers()->NowMicros() - awaited_since_us_;
+  const bool may_come = !is_stuck_ && waited_us < kWriteTimeoutUs && writes_.failure().empty();
+  if (!came && may_come) return false;
+  is_stuck_ = !came;
+  awaited_ = 0;
+  return true;
 }
 
 void SequenceStream::Cut(uint64_t tokens) {
@@ -242,6 +258,21 @@ Result<StreamedContext::Piece> SequenceStream::Read(uint32_t layer, uint64_t i,
   return Show(place);
 }
 
+bool SequenceStream::IsReady(uint32_t layer, uint64_t i, uint64_t wait_us) {
+  if (i >= PieceCount(layer)) return true;  // Read says why not
+  const ContextPiece piece = ahead_->PieceAt(layer, i);
+  transfer::Transfers& transfers = *chain_.cache().transfers();
+  if (ahead_->IsReady(piece)) return true;
+  transfers.MoveOn(nullptr);
+  if (ahead_->IsReady(piece)) return true;
+  if (wait_us == 0) return false;
+  const uint64_t begin_us = transfers.NowMicros();
+  const transfer::Transfers::Turning here;
+  const bool is_ready = transfers.Await([&] { return ahead_->IsReady(piece); }, wait_us, &here);
+  stats_.wait_us += transfers.NowMicros() - begin_us;
+  return is_ready;
+}
+
 // Only the entries of the piece change, whatever the context's length.
 StreamedContext::Piece SequenceStream::Show(uint32_t place) {
   const Slots& slots = chain_.cache().slots();
@@ -303,42 +334,60 @@ bool HasTwice(std::span<StreamedContext* const> streamed) {
 
 }  // namespace
 
+// The next task, as its pieces have it.
+Result<void> FrontPass::Begin() {
+  const AttentionTask& task = tasks_[task_];
+  StreamedContext& context = *streamed_[task_];
+  if (task.first_position < context.tokens()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("attend: a row at position {}, but of the first {} tokens memory has "
+                            "none",
+                            task.first_position, context.tokens()));
+  }
+  QUIRE_ASSIGN(const LaneStates states, context.States(task.rows, shape_.query_heads));
+  piecewise_ = task;
+  piecewise_.out = nullptr;
+  piecewise_.sequence = 0;
+  piecewise_.to = states;
+  return {};
+}
+
+Result<bool> FrontPass::GoOn(AttentionBackend& attention, Executor& executor,
+                             const Patience& patience, const std::atomic<bool>* cancel) {
+  if (streamed_.size() != tasks_.size()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("attend: {} tasks, and {} contexts", tasks_.size(), streamed_.size()));
+  }
+  if (task_ == 0 && piece_ == 0 && HasTwice(streamed_)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "attend: a sequence that streams is in two tasks; make them one");
+  }
+  for (; task_ < tasks_.size(); ++task_, piece_ = 0) {
+    StreamedContext* const context = streamed_[task_];
+    const uint64_t pieces = context == nullptr ? 0 : context->PieceCount(layer_);
+    AttentionTask& task = tasks_[task_];
+    if (pieces == 0 || task.rows == 0) continue;
+    if (piece_ == 0) QUIRE_TRY(Begin());
+    for (; piece_ < pieces; ++piece_) {
+      if (patience.IsOver()) return false;
+      const bool waits = patience.wait_us == ~uint64_t{0};
+      if (!waits && !context->IsReady(layer_, piece_, patience.wait_us)) return false;
+      QUIRE_ASSIGN(const StreamedContext::Piece read, context->Read(layer_, piece_, cancel));
+      piecewise_.splits = read.splits;
+      QUIRE_TRY(attention.Attend(shape_, read.tables, {&piecewise_, 1}, executor));
+      piecewise_.from = piecewise_.to;
+    }
+    task.splits = {.begin = piecewise_.splits.end};
+    task.from = piecewise_.to;
+  }
+  return true;
+}
+
 Result<void> AttendFronts(AttentionBackend& attention, uint32_t layer, const AttentionShape& shape,
                           std::span<AttentionTask> tasks,
                           std::span<StreamedContext* const> streamed, Executor& executor,
                           const std::atomic<bool>* cancel) {
-  if (streamed.size() != tasks.size()) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("attend: {} tasks, and {} contexts", tasks.size(), streamed.size()));
-  }
-  if (HasTwice(streamed)) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "attend: a sequence that streams is in two tasks; make them one");
-  }
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const uint64_t pieces = streamed[i] == nullptr ? 0 : streamed[i]->PieceCount(layer);
-    if (pieces == 0 || tasks[i].rows == 0) continue;
-    AttentionTask& task = tasks[i];
-    if (task.first_position < streamed[i]->tokens()) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  fmt::format("attend: a row at position {}, but of the first {} tokens memory has "
-                              "none",
-                              task.first_position, streamed[i]->tokens()));
-    }
-    QUIRE_ASSIGN(const LaneStates states, streamed[i]->States(task.rows, shape.query_heads));
-    AttentionTask piecewise = task;
-    piecewise.out = nullptr;
-    piecewise.sequence = 0;
-    piecewise.to = states;
-    for (uint64_t piece = 0; piece < pieces; ++piece) {
-      QUIRE_ASSIGN(const StreamedContext::Piece read, streamed[i]->Read(layer, piece, cancel));
-      piecewise.splits = read.splits;
-      QUIRE_TRY(attention.Attend(shape, read.tables, {&piecewise, 1}, executor));
-      piecewise.from = states;
-    }
-    task.splits = {.begin = piecewise.splits.end};
-    task.from = states;
-  }
+  QUIRE_TRY(FrontPass(layer, shape, tasks, streamed).GoOn(attention, executor, {}, cancel));
   return {};
 }
 

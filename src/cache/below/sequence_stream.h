@@ -90,6 +90,10 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   uint32_t rows_max() const override { return rows_max_; }
   uint64_t PieceCount(uint32_t layer) const override;
   Result<Piece> Read(uint32_t layer, uint64_t i, const std::atomic<bool>* cancel) override;
+  bool IsReady(uint32_t layer, uint64_t i, uint64_t wait_us) override;
+  void Defer() override { is_deferred_ = true; }
+  bool is_deferred() const { return is_deferred_; }
+  bool MayStep(uint64_t wait_us) override;
   Result<LaneStates> States(uint32_t rows, uint32_t query_heads) override;
   StreamedStats stats() const override { return stats_; }
 
@@ -132,7 +136,10 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   StreamWrites writes_;
   std::vector<Region> regions_;  // [layers]; bytes 0: not streamed
   std::deque<Place> places_;
-  bool is_stuck_ = false;                      // the store did not take what it was waited for
+  bool is_stuck_ = false;  // the store did not take what it was waited for
+  bool is_deferred_ = false;
+  uint64_t awaited_ = 0;  // blocks that are to be durable before the next step
+  uint64_t awaited_since_us_ = 0;
   const std::atomic<bool>* cancel_ = nullptr;  // of the call under way
   StreamedStats stats_;
   StreamedStats counted_;  // of these

@@ -17,7 +17,7 @@ constexpr uint64_t kBusyWaitUs = 500;  // the store can take no more just now
 // To be durable, for who lets go of the bytes that are being written.
 constexpr uint64_t kLastWaitUs = 5'000'000;
 
-bool IsDurable(StoreOutcome outcome) {
+bool HasIt(StoreOutcome outcome) {
   return outcome == StoreOutcome::kOk || outcome == StoreOutcome::kPresent;
 }
 
@@ -111,7 +111,7 @@ void StreamWrites::TakeEnded() {
   while (!blocks_.empty()) {
     const auto outcome = blocks_.front()->outcome;
     if (!outcome) return;
-    if (!IsDurable(*outcome)) {
+    if (!HasIt(*outcome)) {
       failure_ = outcome;
       return;
     }
@@ -145,13 +145,29 @@ bool StreamWrites::Await(uint64_t blocks, uint64_t timeout_us) {
     if (count > blocks_.size()) return false;
     for (uint64_t i = 0; i < count; ++i) {
       Block& block = *blocks_[i];
-      if (!block.outcome || IsDurable(*block.outcome)) continue;
+      if (!block.outcome || HasIt(*block.outcome)) continue;
       if (!MayPass(*block.outcome)) break;
       block.outcome.reset();
       block.waits = true;
     }
   }
   AwaitEnds(0, count, timeout_us);
+  MutexLock lock(mutex_);
+  TakeEnded();
+  return durable_ >= blocks;
+}
+
+bool StreamWrites::MoveOn(uint64_t blocks, uint64_t wait_us) {
+  const transfer::Transfers::Turning here{.worker = this};
+  const auto has_ended = [&] { return IsDurable(blocks) || !failure().empty(); };
+  hurries_ = true;
+  transfers_.MoveOn(this);
+  if (wait_us > 0) transfers_.Await(has_ended, wait_us, &here);
+  hurries_ = false;
+  return IsDurable(blocks);
+}
+
+bool StreamWrites::IsDurable(uint64_t blocks) {
   MutexLock lock(mutex_);
   TakeEnded();
   return durable_ >= blocks;

@@ -37,6 +37,9 @@ class StreamWrites final : private transfer::Worker {
   void Write(const PerClass<SlotId>& slots);
   /// Returns whether the first `blocks` blocks are durable, waiting so long for it.
   bool Await(uint64_t blocks, uint64_t timeout_us);
+  /// Moves what was given on, to be durable soon, and waits so long, though not for what has failed.
+  /// Whether the first `blocks` blocks are durable.
+  bool MoveOn(uint64_t blocks, uint64_t wait_us);
   /// Blocks that are durable, each with all before it.
   uint64_t durable() const;
   /// Blocks from here on are not its own any more; nothing reads their slots when it returns.
@@ -67,6 +70,7 @@ class StreamWrites final : private transfer::Worker {
   void EndBlock(Block& block, tier::StoreOutcome outcome);
   void AwaitEnds(uint64_t first, uint64_t count, uint64_t timeout_us);
   void TakeEnded() QUIRE_REQUIRES(mutex_);
+  bool IsDurable(uint64_t blocks);
 
   const RecordChain& chain_;
   transfer::Transfers& transfers_;

@@ -104,7 +104,11 @@ SequenceStats SequenceImpl::stats() const {
   return stats;
 }
 
-Result<void> SequenceImpl::Reserve(uint64_t tokens) { return EnsureCapacity(tokens, 0, 0); }
+// What the store has taken since the last commit did not wait for it leaves memory first.
+Result<void> SequenceImpl::Reserve(uint64_t tokens) {
+  if (stream_ != nullptr && stream_->is_deferred()) PassWindows(length());
+  return EnsureCapacity(tokens, 0, 0);
+}
 
 Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
                                           uint64_t write_end) {

@@ -1,0 +1,52 @@
+// Steps of requests whose context streams from the store. Each is a step of its own, which is put
+// aside while it waits for the disk, or when it has had its share beside the steps of others.
+#ifndef QUIRE_SERVE_STREAMER_H_
+#define QUIRE_SERVE_STREAMER_H_
+
+#include <cstdint>
+
+#include "model/model.h"
+#include "quire/attention.h"
+#include "quire/env.h"
+#include "serve/preemption.h"
+#include "serve/state.h"
+#include "serve/step_planner.h"
+
+namespace quire::serve {
+
+/// Threads:  one
+/// Lifetime: all it is made with must outlive it
+class Streamer {
+ public:
+  struct Parts {
+    model::Model& model;
+    AttentionBackend& attention;
+    Executor& executor;
+  };
+  struct Report {
+    bool worked = false;
+    bool waits = false;  // for the store
+  };
+
+  Streamer(const Parts& parts, EngineState& state, StepPlanner& planner, Preemption& preemption)
+      : parts_(parts), state_(state), planner_(planner), preemption_(preemption) {}
+
+  /// Goes on with the step of each task that streams, or begins its next one. `others_us`: how long
+  /// the step of all others took just now; 0: there was none, so it may wait for the store.
+  Report GoOn(uint64_t others_us);
+
+ private:
+  void GoOnWith(Task& task, const Patience& patience, Report& report);
+  /// Begins the next step of a task, if it has one and there is room. False: it waits.
+  bool Begin(Task& task, uint64_t wait_us);
+  void Fail(Task& task, Error error);
+
+  const Parts parts_;
+  EngineState& state_;
+  StepPlanner& planner_;
+  Preemption& preemption_;
+};
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_STREAMER_H_
