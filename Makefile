@@ -85,7 +85,7 @@ asan: dev-deps  ## the C++ suites under AddressSanitizer and UBSan
 
 asan-quick: dev-deps  ## the same of the layers below the cache and of what parses text
 	@$(call BUILD,asan) --target $(QUICK)
-	@scripts/run-tests build/asan --cpp-only $(QUICK)
+	@scripts/run-tests --cpp-only build/asan $(QUICK)
 
 thorough: deps  ## every suite with all the cases that `make test` takes a sample of
 	@$(call BUILD,release)

@@ -55,8 +55,6 @@ Codec CodecOf(ComputeType type);
 Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model,
                                     const cuda::Backend* device);
 
-serve::LoadPolicy LoadPolicyOf(const RuntimeFlags& flags);
-
 /// What the flags ask of an engine: chunks of one size.
 serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags);
 

@@ -91,7 +91,7 @@ serve::EngineOptions EngineOptionsOf(const ServeFlags& flags, http::EventHub& hu
       .running_max = flags.running_max,
       .requests_max = flags.requests_max,
       .sessions_max = flags.sessions_max,
-      .load = LoadPolicyOf(flags.runtime),
+      .load = *serve::LoadPolicyOf(flags.runtime.load),
       .resident_tokens = flags.runtime.resident_tokens,
       .on_event = [&hub](serve::RequestId id) { hub.Notify(id); }};
 }

@@ -69,8 +69,10 @@ struct EngineState {
   bool may_start = false;                // something changed for a waiting request
   EngineStats stats{};
 
-  /// Its steps are its own (Streamer). Needs a task that runs.
-  bool StepsAside(Task& task) const { return steps_aside && task.sequence().streamed() != nullptr; }
+  /// Its steps are its own (Streamer).
+  bool StepsAside(Task& task) const {
+    return steps_aside && task.running() && task.sequence().streamed() != nullptr;
+  }
   /// Requests that hold a sequence, or room for one.
   uint64_t holders() const;
 };

@@ -202,7 +202,7 @@ TEST_F(StreamTest, OthersGoOnWhileTheDiskHangs) {
 }
 
 TEST_F(StreamTest, SeveralStreamAtATime) {
-  Make(260, /*chunk_tokens=*/16);
+  Make(230, /*chunk_tokens=*/16);
   const std::vector<Request> requests = {Of(1, 4050), Of(2, 4080), Of(3, 50)};
   const std::vector<Response> responses = Run(requests);
   for (size_t i = 0; i < requests.size(); ++i) {
