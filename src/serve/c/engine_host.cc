@@ -81,9 +81,9 @@ Result<std::shared_ptr<EngineHost>> EngineHost::Open(const HostOptions& options)
                                              {.chunk_tokens_min = options.chunk_tokens,
                                               .chunk_tokens_max = options.chunk_tokens,
                                               .admission = Admission::kGrow,
+                                              .sessions_max = 65'536,
                                               .load = options.load,
                                               .resident_tokens = options.resident_tokens,
-                                              .sessions_max = 65'536,
                                               .sessions = host->sessions_.get()}));
   host->driver_ = std::make_unique<Driver>(*host->engine_);
   return host;
