@@ -80,6 +80,8 @@ std::vector<Case> TierCases(const Options& options);
 std::vector<Case> DeviceAttentionCases(cuda::Backend& backend);
 std::vector<Case> DeviceCascadeCases(cuda::Backend& backend);
 std::vector<Case> DeviceTierCases(cuda::Backend& backend);
+/// A request beside one that streams; part of StreamCases.
+std::vector<Case> StreamBesideCases(const Options& options);
 /// What the host does for moves of a device; part of TierCases.
 std::vector<Case> HostOfMoveCases();
 

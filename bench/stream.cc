@@ -238,6 +238,7 @@ std::vector<Case> StreamCases(const Options& options) {
       }
     }
   }
+  for (Case& each : StreamBesideCases(options)) cases.push_back(std::move(each));
   return cases;
 }
 
