@@ -187,6 +187,11 @@ bool Transfers::Tick(uint64_t wait_us) {
 }
 
 bool Transfers::TickStore(uint64_t wait_us) {
+  struct Ticking {
+    explicit Ticking(std::atomic<uint32_t>& of) : count(of) { ++count; }
+    ~Ticking() { --count; }
+    std::atomic<uint32_t>& count;
+  } const ticking(ticking_);
   MutexLock lock(store_mutex_);
   bool worked = BeginNew();
   if (hurry_tag_ == 0 && hurries_.exchange(false)) {
@@ -420,7 +425,9 @@ bool Transfers::Await(const std::function<bool()>& is_so, uint64_t timeout_us,
   }
 }
 
+// Another thread that moves it on may be waiting for the disk.
 void Transfers::MoveOn(Worker* worker) {
+  if (ticking_ > 0) return;
   try {
     if (worker != nullptr) worker->Turn();
     TickStore(0);

@@ -250,6 +250,7 @@ class Transfers {
 
   std::atomic<uint64_t> next_tag_ = 1;
   std::atomic<bool> hurries_ = false;
+  std::atomic<uint32_t> ticking_ = 0;  // threads in TickStore
   std::atomic<uint32_t> flushes_waiting_ = 0;
   std::atomic<uint64_t> write_after_us_ = 0;       // the store is too busy
   std::atomic<uint64_t> background_after_us_ = 0;  // it is full, or fails
