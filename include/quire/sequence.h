@@ -240,8 +240,8 @@ class StreamedContext {
   /// From now on a commit does not wait until the store has what is to leave memory: the caller
   /// asks MayStep before each step.
   virtual void Defer() = 0;
-  /// Whether the next step finds the room that the last one has left, at once or after `wait_us`; or
-  /// the store does not take what it should: then a step says so. Moves the store on.
+  /// Whether the next step finds the room that the last one has left, at once or after `wait_us`;
+  /// also where the store does not take what it should: then a step says so. Moves the store on.
   virtual bool MayStep(uint64_t wait_us) = 0;
   /// Lane states of all lanes, where the cache's memory is; they are the caller's until the next
   /// call.

@@ -66,7 +66,8 @@ void Streamer::GoOnWith(Task& task, const Patience& patience, Report& report) {
   if (!*through) return;
   const std::unique_ptr<model::StepAside> step = task.TakeAside();
   BatchEntry entry = {.task = &task, .tokens = step->tokens(), .decoded = task.decoding()};
-  entry.fresh_tokens = task.Advance(step->tokens(), step->logits(), parts_.model.config().vocab);
+  entry.fresh_tokens =
+      task.Advance(step->tokens(), step->logits(), components_.model.config().vocab);
   planner_.TakeIn({&entry, 1});
 }
 
@@ -80,11 +81,12 @@ bool Streamer::Begin(Task& task, uint64_t wait_us) {
   try {
     float wanted = 0;
     const uint64_t logits = task.text().LogitsOf(task.position(), entry.tokens);
-    auto step = parts_.model.BeginAside({.sequence = &task.sequence(),
-                                         .tokens = task.NextTokens(entry.tokens),
-                                         .logits = logits > 0 ? &wanted : nullptr,
-                                         .all_logits = task.text().AllLogitsAt(task.position())},
-                                        parts_.attention, parts_.executor);
+    auto step =
+        components_.model.BeginAside({.sequence = &task.sequence(),
+                                      .tokens = task.NextTokens(entry.tokens),
+                                      .logits = logits > 0 ? &wanted : nullptr,
+                                      .all_logits = task.text().AllLogitsAt(task.position())},
+                                     components_.attention, components_.executor);
     if (!step) {
       Fail(task, std::move(step).error());
       return false;

@@ -18,7 +18,7 @@ namespace quire::serve {
 /// Lifetime: all it is made with must outlive it
 class Streamer {
  public:
-  struct Parts {
+  struct Components {
     model::Model& model;
     AttentionBackend& attention;
     Executor& executor;
@@ -28,8 +28,9 @@ class Streamer {
     bool waits = false;  // for the store
   };
 
-  Streamer(const Parts& parts, EngineState& state, StepPlanner& planner, Preemption& preemption)
-      : parts_(parts), state_(state), planner_(planner), preemption_(preemption) {}
+  Streamer(const Components& components, EngineState& state, StepPlanner& planner,
+           Preemption& preemption)
+      : components_(components), state_(state), planner_(planner), preemption_(preemption) {}
 
   /// Goes on with the step of each task that streams, or begins its next one. `others_us`: how long
   /// the step of all others took just now; 0: there was none, so it may wait for the store.
@@ -41,7 +42,7 @@ class Streamer {
   bool Begin(Task& task, uint64_t wait_us);
   void Fail(Task& task, Error error);
 
-  const Parts parts_;
+  const Components components_;
   EngineState& state_;
   StepPlanner& planner_;
   Preemption& preemption_;

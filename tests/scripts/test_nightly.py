@@ -43,12 +43,12 @@ class Nightly(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertEqual([line.split()[0] for line in ran],
                          ["thorough", "asan", "tsan", "stress", "serve-load", "fuzz-smoke", "sim", "many-tenants", "turns",
-                          "tidy", "mutants", "wheel", "test-adapters", "test-deb", "docs"])
+                          "long-context", "tidy", "mutants", "wheel", "test-adapters", "test-deb", "docs"])
         self.assertRegex(ran[-5], r"^mutants --seed 20\d{6}$")
         self.assertEqual(lines[-1], "nightly: thorough ok, asan ok, tsan ok, stress ok, serve-load ok, "
-                                    "fuzz-smoke ok, sim ok, many-tenants ok, turns ok, tidy ok, mutants 9 of 10, wheel ok, "
+                                    "fuzz-smoke ok, sim ok, many-tenants ok, turns ok, long-context ok, tidy ok, mutants 9 of 10, wheel ok, "
                                     "test-adapters ok, test-deb ok, "
-                                    "docs ok: 15 of 15 passed")
+                                    "docs ok: 16 of 16 passed")
 
     def test_a_step_that_fails_does_not_stop_the_rest(self):
         status, lines, ran = self.nightly("broken", "mutants", FLAGS="--folder pool")

@@ -37,7 +37,7 @@ class StreamWrites final : private transfer::Worker {
   void Write(const PerClass<SlotId>& slots);
   /// Returns whether the first `blocks` blocks are durable, waiting so long for it.
   bool Await(uint64_t blocks, uint64_t timeout_us);
-  /// Moves what was given on, to be durable soon, and waits so long, though not for what has failed.
+  /// Moves what was given on, to be durable soon, and waits so long, not for what has failed.
   /// Whether the first `blocks` blocks are durable.
   bool MoveOn(uint64_t blocks, uint64_t wait_us);
   /// Blocks that are durable, each with all before it.
