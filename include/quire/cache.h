@@ -294,8 +294,8 @@ class Cache {
   virtual Result<Ticket> Load(Plan plan, const LoadOptions& options) = 0;
 
   /// For a request that is expected: begins to read what the store has of its prompt and memory
-  /// lacks, and holds nothing of it once it has come. It is cached then, as if it were computed, and
-  /// is no lookup in the statistics. Returns the tokens on their way; 0: nothing is to be read.
+  /// lacks, and holds nothing of it once it has come. It is cached then, as if it were computed;
+  /// it is no lookup in the statistics. Returns the tokens on their way; 0: nothing is to be read.
   ///
   /// Errors: as Acquire; kNoSpace as Load
   virtual Result<uint64_t> Prefetch(const AcquireRequest& request) = 0;
