@@ -12,13 +12,18 @@ namespace quire::serve {
 
 namespace {
 
-// Beside others, of the time of their step: their tokens come no later than five quarters of what
-// they would alone.
-constexpr uint64_t kShareOfOthers = 4;
 constexpr uint64_t kShareUsMin = 100;
 // Alone. What callers ask for meanwhile waits so long.
 constexpr uint64_t kAloneUs = 20'000;
 constexpr uint64_t kWaitUs = 5'000;
+
+// What a task may take between two steps of others, each of `others_us`. In one step with them it
+// would add to their time at least what its own takes longer than theirs: a fifth more than that
+// is what they notice of it at most. As much as they have is enough.
+uint64_t ShareBeside(uint64_t others_us, uint64_t own_step_us) {
+  const uint64_t together_us = std::max(others_us, own_step_us);
+  return std::clamp(together_us * 6 / 5 - others_us, std::min(kShareUsMin, others_us), others_us);
+}
 
 }  // namespace
 
@@ -35,7 +40,7 @@ Streamer::Report Streamer::GoOn(uint64_t others_us) {
     // It may have ended, or lost its sequence to one before it.
     if (task->ended() || !task->running() || task->paused_us()) continue;
     const uint64_t share_us =
-        others_us == 0 ? kAloneUs : std::max(others_us / kShareOfOthers, kShareUsMin);
+        others_us == 0 ? kAloneUs : ShareBeside(others_us, task->aside_step_us());
     const Patience patience = {.wait_us = others_us == 0 ? kWaitUs / count : 0,
                                .clock = &state_.clock,
                                .until_us = state_.clock.NowMicros() + share_us / count};
@@ -50,12 +55,14 @@ void Streamer::GoOnWith(Task& task, const Patience& patience, Report& report) {
     report.waits = report.waits || !task.ended();
     return;
   }
+  const uint64_t begin_us = state_.clock.NowMicros();
   Result<bool> through = false;
   try {
     through = task.aside()->GoOn(patience);
   } catch (const std::bad_alloc&) {
     through = quire::Fail(ErrorCode::kNoSpace, "step: the system has no memory left");
   }
+  task.CountAside(state_.clock.NowMicros() - begin_us);
   if (!through) {
     report.worked = true;
     return Fail(task, std::move(through).error());

@@ -85,7 +85,13 @@ class Task {
   /// Its step under way, where that is put aside from time to time; null: none is.
   model::StepAside* aside() const { return aside_.get(); }
   void PutAside(std::unique_ptr<model::StepAside> step) { aside_ = std::move(step); }
-  std::unique_ptr<model::StepAside> TakeAside() { return std::move(aside_); }
+  std::unique_ptr<model::StepAside> TakeAside() {
+    aside_step_us_ = std::exchange(aside_us_, 0);
+    return std::move(aside_);
+  }
+  void CountAside(uint64_t us) { aside_us_ += us; }
+  /// How long the last step took that was put aside, without what it was aside.
+  uint64_t aside_step_us() const { return aside_step_us_; }
   /// What streams may begin again where the store has lost a block; not for ever. Counts.
   bool MayBeginAgain() { return renewals_++ < kRenewalsMax; }
 
@@ -144,6 +150,8 @@ class Task {
   KeptBlocks kept_;
   std::unique_ptr<Sequence> sequence_;
   std::unique_ptr<model::StepAside> aside_;  // ends before its sequence
+  uint64_t aside_us_ = 0;                    // that it took so far
+  uint64_t aside_step_us_ = 0;
   Error error_{};
   static constexpr uint32_t kRenewalsMax = 4;
   uint32_t renewals_ = 0;
