@@ -246,6 +246,10 @@ void Transfers::OnBusy() {
 bool Transfers::TakeDone() {
   if (done_.empty()) return false;
   bool any = false;
+  const auto is_busy = [](const StoreCompletion& end) {
+    return end.outcome == StoreOutcome::kBusy;
+  };
+  if (std::ranges::any_of(done_, is_busy)) OnBusy();
   MutexLock lock(mutex_);
   for (const StoreCompletion& end : done_) {
     if (end.tag == hurry_tag_) {
@@ -254,7 +258,6 @@ bool Transfers::TakeDone() {
       continue;
     }
     any = true;
-    if (end.outcome == StoreOutcome::kBusy) OnBusy();
     if (auto request = under_way_.extract(end.tag)) End(std::move(request), end);
   }
   done_.clear();
