@@ -17,9 +17,9 @@ constexpr uint64_t kShareUsMin = 100;
 constexpr uint64_t kAloneUs = 20'000;
 constexpr uint64_t kWaitUs = 5'000;
 
-// How long a task that streams may compute between two steps of others, which take `others_us` each.
-// One step of all would take at least as long as the longer of the two; with this share a token of
-// the others comes at most a fifth later than that. It is never more than the others have.
+// How long a task that streams may compute between two steps of others, which take `others_us`
+// each. One step of all would take at least as long as the longer of the two; with this share a
+// token of the others comes at most a fifth later than that. It is never more than the others have.
 uint64_t ShareBeside(uint64_t others_us, uint64_t own_step_us) {
   const uint64_t together_us = std::max(others_us, own_step_us);
   return std::clamp(together_us * 6 / 5 - others_us, std::min(kShareUsMin, others_us), others_us);
