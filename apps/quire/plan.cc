@@ -8,6 +8,8 @@
 #include "env/file.h"
 #include "model/config.h"
 #include "quire/cache.h"
+#include "quire/disk_store.h"
+#include "tier/cold_state.h"
 
 namespace quire::app {
 
@@ -72,6 +74,8 @@ Result<nlohmann::ordered_json> PlanOf(const PlanFlags& flags) {
                    {"chunk_tokens", flags.chunk_tokens},
                    {"bytes_streamed", stream.bytes},
                    {"bytes_lane_states", stream.state_bytes},
+                   {"bytes_store_memory",
+                    DiskStoreOptions{}.staging_bytes + tier::ColdOptions{}.headers_bytes_max},
                    {"bytes_store", stream.store_bytes / 3 * 4 + 4}});
   }
   return report;
