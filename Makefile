@@ -120,7 +120,7 @@ turns: deps  ## threads of a cache in the orders of 30,000 seeds
 	@$(call BUILD,release) --target turns_test
 	@QUIRE_TURNS_SEEDS=$${QUIRE_TURNS_SEEDS:-1..30000} build/release/bin/turns_test --gtest_brief=1
 
-long-context: build  ## 200,000 tokens with a twentieth of them in memory, on a real directory (LONG="--tokens 20000")
+long-context: build  ## 200,000 tokens with a twentieth of them in memory, on a real directory (LONG="--directory DIR")
 	@scripts/venv
 	@build/venv/bin/python scripts/long-context $(LONG)
 
