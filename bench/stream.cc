@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,6 +18,8 @@
 #include "bench/must.h"
 #include "bench/quiet.h"
 #include "bench/sequence.h"
+#include "bench/shapes.h"
+#include "model/forward.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/disk_store.h"
@@ -82,14 +83,8 @@ class Attended {
     for (uint32_t layer = 0; layer < kContextLayers; ++layer) {
       Append(layer, of_.rows);
       const LayerBlocks blocks = sequence_->Blocks(layer);
-      const AttentionShape shape = {
-          .query_heads = kQueryHeads,
-          .key = blocks.key,
-          .value = blocks.value,
-          .open_key = blocks.open_key,
-          .open_value = blocks.open_value,
-          .open_blocks = blocks.open_blocks,
-          .scale = static_cast<float>(1.0 / std::sqrt(double{kContextDim}))};
+      const AttentionShape shape =
+          model::AttentionShapeOf(LargeShape(kContextLayers), layer, blocks);
       AttentionTask task = {.queries = queries_.data(),
                             .out = out_.data(),
                             .rows = of_.rows,

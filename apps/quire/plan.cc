@@ -76,7 +76,7 @@ Result<nlohmann::ordered_json> PlanOf(const PlanFlags& flags) {
                    {"bytes_lane_states", stream.state_bytes},
                    {"bytes_store_memory",
                     DiskStoreOptions{}.staging_bytes + tier::ColdOptions{}.headers_bytes_max},
-                   {"bytes_store", stream.store_bytes / 3 * 4 + 4}});
+                   {"bytes_store", stream.store_bytes}});
   }
   return report;
 }

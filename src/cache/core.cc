@@ -82,7 +82,7 @@ Result<void> CheckOptions(const CacheOptions& options) {
   return options.geometry.Validate();
 }
 
-// A store that can take none of its blocks would lose all of them without a word.
+// A store that can take none of its blocks would drop all of them, with one warning in the log.
 Result<void> FitStore(const LockedState& cache) {
   const RecordShapes& shapes = cache.shapes();
   const bool has_twins = cache.classes().count() > cache.classes().group_count();
@@ -91,11 +91,11 @@ Result<void> FitStore(const LockedState& cache) {
   const uint64_t most = cache.transfers()->FitRecords(bytes);
   if (bytes <= most) return {};
   return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("cache options: store: a block of {} tokens takes {} bytes there, and it "
-                          "takes {} at most; use smaller blocks, a store with a larger cap and "
-                          "staging_bytes of twice that and more, or, as a store that has something "
-                          "keeps the segments it has, another directory",
-                          cache.block_tokens(), bytes, most));
+              fmt::format("cache options: store: a block of {} tokens takes {} bytes there, and "
+                          "the store takes {} at most; use smaller blocks, or a new directory with "
+                          "room for two such blocks in its cap and staging_bytes of {} or more: a "
+                          "store that has something keeps the segments it has",
+                          cache.block_tokens(), bytes, most, 2 * bytes));
 }
 
 }  // namespace

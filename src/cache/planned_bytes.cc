@@ -51,7 +51,7 @@ Result<PlannedStream> PlanStream(const CacheOptions& options, uint64_t tokens,
   const uint64_t blocks = DivUp(tokens, uint64_t{classes.block_tokens()});
   return PlannedStream{.bytes = StreamedBytes(classes, needs, blocks, sequence),
                        .state_bytes = needs.state_bytes,
-                       .store_bytes = blocks * shapes.sealed().record_bytes()};
+                       .store_bytes = StoreBytesFor(blocks * shapes.sealed().record_bytes())};
 }
 
 }  // namespace quire::cache

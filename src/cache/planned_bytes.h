@@ -31,7 +31,7 @@ Result<PlannedBytes> PlanBytes(const Geometry& geometry, const NumericProfile& p
 struct PlannedStream {
   uint64_t bytes = 0;        // of the budget (CacheOptions::hot_bytes); saturates
   uint64_t state_bytes = 0;  // of these, lane states
-  uint64_t store_bytes = 0;  // of all of it in the store, which needs a third more
+  uint64_t store_bytes = 0;  // that the store has to have for it
 };
 
 /// What a sequence of `tokens` tokens takes that streams (SequenceOptions::resident_tokens), in a

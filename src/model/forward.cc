@@ -31,7 +31,7 @@ class ForwardPass::Layers {
       QUIRE_TRY(operators_.Begin(scratch_.tokens, scratch_.positions, executor_));
       begun_ = true;
     }
-    for (; layer_ < config_.layers; ++layer_) {
+    while (layer_ < config_.layers) {
       if (cancel_ != nullptr && cancel_->load(std::memory_order_relaxed)) {
         return Fail(ErrorCode::kCancelled, "step cancelled");
       }
@@ -42,6 +42,8 @@ class ForwardPass::Layers {
       fronts_.reset();
       QUIRE_TRY(EndAttention(weights));
       FeedForward(weights);
+      ++layer_;
+      if (layer_ < config_.layers && patience.IsOver()) return false;
     }
     QUIRE_TRY(Logits());
     return true;

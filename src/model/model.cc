@@ -147,7 +147,7 @@ Result<std::unique_ptr<StepAside>> Model::BeginAside(const StepItem& item,
   QUIRE_TRY(CheckItems({&item, 1}));
   QUIRE_TRY(CheckCaches({&item, 1}, attention));
   QUIRE_TRY(item.sequence->Reserve(item.sequence->length() + item.tokens.size()));
-  std::unique_ptr<Operators> operators = std::move(aside_);
+  std::unique_ptr<Operators> operators = std::move(spare_operators_);
   if (operators == nullptr) {
     QUIRE_ASSIGN(operators, make_operators_(forward()));
   }
@@ -170,7 +170,7 @@ StepAside::StepAside(Model& model, const StepItem& item, std::unique_ptr<Operato
 
 StepAside::~StepAside() {
   pass_.reset();
-  model_.aside_ = std::move(operators_);
+  model_.spare_operators_ = std::move(operators_);
   if (is_done_) return;
   // Where that has no room the rows stay, uncommitted: the next step is refused.
   static_cast<void>(item_.sequence->Rollback(item_.sequence->length()));

@@ -132,9 +132,9 @@ class Model {
   const std::unique_ptr<Weights> weights_;
   const ComputeType compute_;
   const Rope rope_;
-  OperatorsFactory make_operators_;       // set once, by Create
-  std::unique_ptr<Operators> operators_;  // likewise
-  std::unique_ptr<Operators> aside_;      // of the last step aside, for the next one
+  OperatorsFactory make_operators_;             // set once, by Create
+  std::unique_ptr<Operators> operators_;        // likewise
+  std::unique_ptr<Operators> spare_operators_;  // of the last step aside, for the next one
   ForwardScratch scratch_;
 };
 

@@ -32,6 +32,13 @@ class StreamTest : public EngineTest {
     judge.Make(400);
     return judge.RunOne(request);
   }
+  void ExpectWholeAnswers(const std::vector<Request>& requests) {
+    const std::vector<Response> responses = Run(requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_EQ(responses[i].finish, Finish::kLength) << responses[i].error.message;
+      EXPECT_EQ(responses[i].logits_digest, Whole(requests[i]).logits_digest) << i;
+    }
+  }
 
  private:
   class StreamJudge : public EngineTest {
@@ -81,12 +88,7 @@ TEST_F(StreamTest, WhatFitsDoesNotStream) {
 
 TEST_F(StreamTest, OthersRunBeside) {
   Make(150, /*chunk_tokens=*/16);
-  const std::vector<Request> requests = {Of(1, 2600), Of(2, 90), Of(3, 130), Of(4, 60)};
-  const std::vector<Response> responses = Run(requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_EQ(responses[i].finish, Finish::kLength) << responses[i].error.message;
-    EXPECT_EQ(responses[i].logits_digest, Whole(requests[i]).logits_digest) << i;
-  }
+  ExpectWholeAnswers({Of(1, 2600), Of(2, 90), Of(3, 130), Of(4, 60)});
   EXPECT_EQ(engine_->stats().streamed, 1);
 }
 
@@ -169,7 +171,7 @@ TEST_F(StreamTest, CancelGivesEverythingBack) {
   EXPECT_EQ(cache_->stats().hot_bytes_used, 0);
 }
 
-// A disk that hangs holds up who reads from it, and nobody else.
+// A disk that hangs holds up the request that reads from it, and no other.
 TEST_F(StreamTest, OthersGoOnWhileTheDiskHangs) {
   Make(150, /*chunk_tokens=*/16);
   TestClient client(*engine_);
@@ -203,12 +205,7 @@ TEST_F(StreamTest, OthersGoOnWhileTheDiskHangs) {
 
 TEST_F(StreamTest, SeveralStreamAtATime) {
   Make(230, /*chunk_tokens=*/16);
-  const std::vector<Request> requests = {Of(1, 4050), Of(2, 4080), Of(3, 50)};
-  const std::vector<Response> responses = Run(requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_EQ(responses[i].finish, Finish::kLength) << responses[i].error.message;
-    EXPECT_EQ(responses[i].logits_digest, Whole(requests[i]).logits_digest) << i;
-  }
+  ExpectWholeAnswers({Of(1, 4050), Of(2, 4080), Of(3, 50)});
   EXPECT_EQ(engine_->stats().streamed, 2);
 }
 

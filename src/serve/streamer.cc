@@ -51,22 +51,21 @@ Streamer::Report Streamer::GoOn(uint64_t others_us) {
 }
 
 void Streamer::GoOnWith(Task& task, const Patience& patience, Report& report) {
-  if (task.aside() == nullptr && !Begin(task, patience.wait_us)) {
-    report.waits = report.waits || !task.ended();
-    return;
+  uint64_t begins = 0;
+  if (task.aside() == nullptr) {
+    begins = TokensToBegin(task, patience.wait_us);
+    if (begins == 0) {
+      report.waits = report.waits || !task.ended();
+      return;
+    }
   }
   const uint64_t begin_us = state_.clock.NowMicros();
-  Result<bool> through = false;
-  try {
-    through = task.aside()->GoOn(patience);
-  } catch (const std::bad_alloc&) {
-    through = quire::Fail(ErrorCode::kNoSpace, "step: the system has no memory left");
-  }
-  task.CountAside(state_.clock.NowMicros() - begin_us);
+  const Result<bool> through = Compute(task, begins, patience);
   if (!through) {
     report.worked = true;
-    return Fail(task, std::move(through).error());
+    return Fail(task, through.error());
   }
+  task.CountAside(state_.clock.NowMicros() - begin_us);
   const bool is_over = patience.IsOver();
   report.worked = report.worked || *through || is_over;
   report.waits = report.waits || !(*through || is_over);
@@ -78,32 +77,34 @@ void Streamer::GoOnWith(Task& task, const Patience& patience, Report& report) {
   planner_.TakeIn({&entry, 1});
 }
 
-bool Streamer::Begin(Task& task, uint64_t wait_us) {
+uint64_t Streamer::TokensToBegin(Task& task, uint64_t wait_us) {
   StreamedContext& context = *task.sequence().streamed();
   context.Defer();
-  if (task.NextTokens(1).empty() || !context.MayStep(wait_us)) return false;
+  if (task.NextTokens(1).empty() || !context.MayStep(wait_us)) return 0;
   const uint64_t most = std::min<uint64_t>(planner_.chunk_tokens(), context.rows_max());
   BatchEntry entry = {.task = &task, .tokens = task.NextTokens(most).size()};
-  if (!planner_.Reserve(entry) || task.ended() || !task.running()) return false;
+  if (!planner_.Reserve(entry) || task.ended() || !task.running()) return 0;
+  return entry.tokens;
+}
+
+Result<bool> Streamer::Compute(Task& task, uint64_t begins, const Patience& patience) {
   try {
-    float wanted = 0;
-    const uint64_t logits = task.text().LogitsOf(task.position(), entry.tokens);
-    auto step =
-        components_.model.BeginAside({.sequence = &task.sequence(),
-                                      .tokens = task.NextTokens(entry.tokens),
-                                      .logits = logits > 0 ? &wanted : nullptr,
-                                      .all_logits = task.text().AllLogitsAt(task.position())},
-                                     components_.attention, components_.executor);
-    if (!step) {
-      Fail(task, std::move(step).error());
-      return false;
+    if (begins > 0) {
+      float wanted = 0;
+      const uint64_t at = task.position();
+      QUIRE_ASSIGN(auto step,
+                   components_.model.BeginAside(
+                       {.sequence = &task.sequence(),
+                        .tokens = task.NextTokens(begins),
+                        .logits = task.text().LogitsOf(at, begins) > 0 ? &wanted : nullptr,
+                        .all_logits = task.text().AllLogitsAt(at)},
+                       components_.attention, components_.executor));
+      task.PutAside(std::move(step));
     }
-    task.PutAside(*std::move(step));
+    return task.aside()->GoOn(patience);
   } catch (const std::bad_alloc&) {
-    Fail(task, {ErrorCode::kNoSpace, "step: the system has no memory left"});
-    return false;
+    return quire::Fail(ErrorCode::kNoSpace, "step: the system has no memory left");
   }
-  return true;
 }
 
 // What it appended is gone. Where the store has lost a block, it begins again before that one.

@@ -38,8 +38,10 @@ class Streamer {
 
  private:
   void GoOnWith(Task& task, const Patience& patience, Report& report);
-  /// Begins the next step of a task, if it has one and there is room. False: it waits.
-  bool Begin(Task& task, uint64_t wait_us);
+  /// Of the next step of a task, which has room then; 0: it waits, or has ended.
+  uint64_t TokensToBegin(Task& task, uint64_t wait_us);
+  /// Begins a step of so many tokens, unless that is 0, and goes on with it.
+  Result<bool> Compute(Task& task, uint64_t begins, const Patience& patience);
   void Fail(Task& task, Error error);
 
   const Components components_;

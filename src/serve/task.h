@@ -84,9 +84,12 @@ class Task {
   void Preempt();
   /// Its step under way, where that is put aside from time to time; null: none is.
   model::StepAside* aside() const { return aside_.get(); }
-  void PutAside(std::unique_ptr<model::StepAside> step) { aside_ = std::move(step); }
+  void PutAside(std::unique_ptr<model::StepAside> step) {
+    aside_ = std::move(step);
+    aside_us_ = 0;
+  }
   std::unique_ptr<model::StepAside> TakeAside() {
-    aside_step_us_ = std::exchange(aside_us_, 0);
+    aside_step_us_ = aside_us_;
     return std::move(aside_);
   }
   void CountAside(uint64_t us) { aside_us_ += us; }

@@ -76,7 +76,7 @@ Loading::~Loading() {
   transfers_->Detach(*this);
 }
 
-// Tickets have ended before; what was to be prefetched is wanted by nobody any more.
+// Tickets have ended before. What is being prefetched is given up.
 void Loading::EndPrefetches() {
   {
     MutexLock lock(mutex_);

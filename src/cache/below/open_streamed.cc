@@ -129,7 +129,7 @@ Result<void> Admission::CheckStreamFits(const PublishLocation& location, const S
                           "quarters of its {} are {}; raise its cap (or the tenant's quota there) "
                           "to {}",
                           tokens, stored, quota == 0 || cap < quota ? cap : quota, holds,
-                          stored / 3 * 4 + 4));
+                          StoreBytesFor(stored)));
 }
 
 // What the store has of a plan's prompt from the front on, in memory or not.

@@ -1,4 +1,4 @@
-// What is read for a request that is expected: cached when it has come, and held by nobody.
+// What is read for a request that is expected: cached when it has come, and not held.
 #include <gtest/gtest.h>
 
 #include <memory>

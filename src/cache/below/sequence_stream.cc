@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -326,8 +327,9 @@ namespace {
 
 // A sequence has lane states for one task.
 bool HasTwice(std::span<StreamedContext* const> streamed) {
-  std::vector<StreamedContext*> those(streamed.begin(), streamed.end());
-  std::erase(those, nullptr);
+  std::vector<StreamedContext*> those;  // takes no memory where nothing streams
+  std::ranges::copy_if(streamed, std::back_inserter(those),
+                       [](const StreamedContext* context) { return context != nullptr; });
   std::ranges::sort(those);
   return std::ranges::adjacent_find(those) != those.end();
 }
@@ -368,14 +370,15 @@ Result<bool> FrontPass::GoOn(AttentionBackend& attention, Executor& executor,
     AttentionTask& task = tasks_[task_];
     if (pieces == 0 || task.rows == 0) continue;
     if (piece_ == 0) QUIRE_TRY(Begin());
-    for (; piece_ < pieces; ++piece_) {
-      if (patience.IsOver()) return false;
+    while (piece_ < pieces) {
       const bool waits = patience.wait_us == ~uint64_t{0};
       if (!waits && !context->IsReady(layer_, piece_, patience.wait_us)) return false;
       QUIRE_ASSIGN(const StreamedContext::Piece read, context->Read(layer_, piece_, cancel));
       piecewise_.splits = read.splits;
       QUIRE_TRY(attention.Attend(shape_, read.tables, {&piecewise_, 1}, executor));
       piecewise_.from = piecewise_.to;
+      ++piece_;
+      if (piece_ < pieces && patience.IsOver()) return false;
     }
     task.splits = {.begin = piecewise_.splits.end};
     task.from = piecewise_.to;

@@ -44,6 +44,9 @@ uint64_t StreamedBytes(const SlotClasses& classes, const StreamNeeds& needs, uin
                        const SequenceOptions& options);
 /// Of these, what are no slots.
 uint64_t StreamedMetadata(const SlotClasses& classes, const StreamNeeds& needs, uint64_t blocks);
+/// Bytes that a store, or a tenant's quota there, has to have for a context whose records take
+/// `stored` bytes: the store recycles what was used longest ago, and others write too.
+constexpr uint64_t StoreBytesFor(uint64_t stored) { return stored / 3 * 4 + 4; }
 
 /// Layers attend to a piece in slots of the ring: each layer's bytes lie there where they lie in
 /// any slot, so kernels see nothing new.

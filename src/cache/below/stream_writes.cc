@@ -17,7 +17,7 @@ constexpr uint64_t kBusyWaitUs = 500;  // the store can take no more just now
 // To be durable, for who lets go of the bytes that are being written.
 constexpr uint64_t kLastWaitUs = 5'000'000;
 
-bool HasIt(StoreOutcome outcome) {
+bool StoreHasIt(StoreOutcome outcome) {
   return outcome == StoreOutcome::kOk || outcome == StoreOutcome::kPresent;
 }
 
@@ -111,7 +111,7 @@ void StreamWrites::TakeEnded() {
   while (!blocks_.empty()) {
     const auto outcome = blocks_.front()->outcome;
     if (!outcome) return;
-    if (!HasIt(*outcome)) {
+    if (!StoreHasIt(*outcome)) {
       failure_ = outcome;
       return;
     }
@@ -145,7 +145,7 @@ bool StreamWrites::Await(uint64_t blocks, uint64_t timeout_us) {
     if (count > blocks_.size()) return false;
     for (uint64_t i = 0; i < count; ++i) {
       Block& block = *blocks_[i];
-      if (!block.outcome || HasIt(*block.outcome)) continue;
+      if (!block.outcome || StoreHasIt(*block.outcome)) continue;
       if (!MayPass(*block.outcome)) break;
       block.outcome.reset();
       block.waits = true;

@@ -363,7 +363,8 @@ ApiResult<Reply> Service::Prefetch(const HttpRequest& request, const Caller& cal
     if (loading) {
       loading_tokens += *loading;
     } else if (loading.error().code != ErrorCode::kNoSpace) {
-      return BadRequest("prompt", loading.error().message);
+      return BadRequest(endpoint == Endpoint::kChat ? "messages" : "prompt",
+                        loading.error().message);
     }
   }
   return JsonReply({{"object", "cache.prefetch"},
