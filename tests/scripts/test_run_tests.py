@@ -60,6 +60,15 @@ class RunTests(unittest.TestCase):
         self.assertEqual((status, lines[-1]), (1, "1 passed, 1 failed"))
         self.assertIn("FAILED  b_test: ended by SIGSEGV", lines)
 
+    def test_crash_names_the_test_it_was_in(self):
+        said = ("echo '[ RUN      ] Fake.First'; echo '[       OK ] Fake.First (0 ms)'; "
+                "echo '[ RUN      ] Fake.Second'; echo wrong; ")
+        self.suite("a_test", "", f'rm "$out"; {said} kill -SEGV $$')
+        lines = self.run_tests("a_test")[1]
+        self.assertIn("FAILED  a_test: ended by SIGSEGV in Fake.Second", lines)
+        self.assertIn("wrong", lines)
+        self.assertNotIn("[ RUN      ] Fake.First", lines)
+
     def test_bad_exit_after_good_tests_is_a_failure(self):
         self.suite("a_test", report(passed=5), "exit 23")
         status, lines = self.run_tests("a_test")
