@@ -25,11 +25,15 @@ ContextPiece ReadAhead::PieceAt(uint32_t layer, uint64_t i) const {
 
 void ReadAhead::SetBlocks(uint64_t blocks) {
   blocks_ = blocks;
-  const auto is_cut_differently = [&](const Ahead& ahead) {
-    const uint64_t i = ahead.piece.first_block / piece_blocks_;
-    return i >= piece_count() || ahead.piece != PieceAt(ahead.piece.layer, i);
+  const auto stays = [&](size_t i) {
+    const ContextPiece& piece = ahead_[i].piece;
+    const uint64_t number = piece.first_block / piece_blocks_;
+    if (number >= piece_count() || piece != PieceAt(piece.layer, number)) return false;
+    return i == 0 || piece == After(ahead_[i - 1].piece);
   };
-  if (std::ranges::any_of(ahead_, is_cut_differently)) CancelAll();
+  size_t kept = 0;
+  while (kept < ahead_.size() && stays(kept)) ++kept;
+  CancelFrom(kept);
   Fill();
 }
 
@@ -90,11 +94,15 @@ Result<uint32_t> ReadAhead::Take(const ContextPiece& piece) {
 
 void ReadAhead::CancelAll() {
   if (std::exchange(has_taken_, false)) free_.push_back(taken_);
-  for (const Ahead& ahead : ahead_) {
-    source_.Cancel(ahead.place);
-    free_.push_back(ahead.place);
+  CancelFrom(0);
+}
+
+void ReadAhead::CancelFrom(size_t first) {
+  while (ahead_.size() > first) {
+    source_.Cancel(ahead_.back().place);
+    free_.push_back(ahead_.back().place);
+    ahead_.pop_back();
   }
-  ahead_.clear();
 }
 
 }  // namespace quire::cache

@@ -53,7 +53,7 @@ class ReadAhead {
   ReadAhead& operator=(const ReadAhead&) = delete;
 
   /// From now on the first so many blocks are read, in pieces of piece_blocks, the last of which
-  /// may be shorter. Begins with the first ones.
+  /// may be shorter. Begins with the first ones; what is ahead and comes next then too is kept.
   void SetBlocks(uint64_t blocks);
   uint64_t blocks() const { return blocks_; }
   uint64_t piece_count() const { return (blocks_ + piece_blocks_ - 1) / piece_blocks_; }
@@ -82,6 +82,8 @@ class ReadAhead {
   ContextPiece After(const ContextPiece& piece) const;
   void Begin(const ContextPiece& piece);
   void Fill();
+  /// Of what is ahead, all from the `first`th on.
+  void CancelFrom(size_t first);
   uint32_t First(const ContextPiece& piece);
 
   PieceSource& source_;

@@ -126,6 +126,23 @@ TEST(ReadAhead, AContextThatGrewIsCutAnew) {
   EXPECT_EQ(source.under_way(), 0);
 }
 
+TEST(ReadAhead, WhatIsStillNextIsNotReadAgainWhenTheContextGrows) {
+  HandSource source;
+  ReadAhead ahead(source, 6, {0, 1}, 4);
+  ahead.SetBlocks(8);
+  EXPECT_EQ(source.begun, (Names{"0:0+4", "0:4+4", "1:0+4", "1:4+4"}));
+  source.ComeAll();
+  ahead.SetBlocks(9);  // after 0:4 comes 0:8 now, and not 1:0
+  EXPECT_EQ(source.cancels, 2u);
+  EXPECT_EQ(source.begun.size(), 8u);
+  for (uint64_t i = 0; i < 3; ++i) {
+    const auto place = ahead.Take(ahead.PieceAt(0, i));
+    ASSERT_TRUE(place.has_value());
+    EXPECT_EQ(source.At(*place), ahead.PieceAt(0, i));
+  }
+  EXPECT_EQ(source.waited.front(), "0:8+1");
+}
+
 TEST(ReadAhead, WhatDoesNotComeIsAnErrorAndNothingIsLeftUnderWay) {
   HandSource source;
   source.failing = {"0:4+4"};
@@ -144,7 +161,7 @@ TEST(ReadAhead, WhateverIsAskedForIsWhatComes) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Prng prng(seed);
     HandSource source;
-    const auto places = static_cast<uint32_t>(2 + prng.NextBelow(3));
+    const auto places = static_cast<uint32_t>(2 + prng.NextBelow(12));
     const uint64_t piece_blocks = 1 + prng.NextBelow(4);
     std::vector<uint32_t> layers;
     for (uint32_t layer = 0; layer < 5; ++layer) {

@@ -17,7 +17,11 @@ namespace {
 
 using tier::StoreOutcome;
 
-constexpr uint32_t kPlaces = 3;  // one is attended to, one is there, one is on its way
+// One is attended to, one is there, one is on its way; more keep a slow disk busy, and are there
+// when the steps of others leave little time.
+constexpr uint32_t kPlacesMin = 3;
+constexpr uint32_t kPlacesWanted = 16;
+constexpr uint32_t kPlacesMax = 32;
 // Of what stays in memory, what a piece is at most: larger ones cost fewer waits and more memory.
 constexpr uint64_t kResidentPerPiece = 8;
 constexpr uint64_t kSplitsPerPieceMax = 8;
@@ -36,6 +40,25 @@ std::optional<uint32_t> FullGroup(const SlotClasses& classes) {
     if (!classes.reach(group).windowed()) return group;
   }
   return std::nullopt;
+}
+
+// The longest that one layer of a block takes in a slot of the group.
+uint64_t LayerBytesMax(const SlotClasses& classes, uint32_t group) {
+  const codec::SlotLayout& layout = classes.layout();
+  uint64_t end = classes.slot_bytes(group);
+  uint64_t most = 0;
+  for (uint32_t layer = layout.layer_count(); layer-- > 0;) {
+    if (layout.group_of(layer) != group) continue;
+    const uint64_t begin = layout.key(layer).offset_bytes;
+    most = std::max(most, end - begin);
+    end = begin;
+  }
+  return most;
+}
+
+// Modulo 2^64: before the arena too, whose bytes there no slot of the table has.
+const std::byte* ShiftedBy(const std::byte* base, uint64_t bytes) {
+  return reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(base) + bytes);
 }
 
 ErrorCode CodeOf(StoreOutcome outcome) {
@@ -88,7 +111,11 @@ Result<StreamNeeds> StreamNeedsOf(const SlotClasses& classes, const SequenceOpti
       options.resident_tokens / kResidentPerPiece / kSplitTokens, 1, kSplitsPerPieceMax);
   StreamNeeds needs{.slot_class = *group,
                     .piece_blocks = splits * kSplitTokens / classes.block_tokens()};
-  needs.ring_slots = static_cast<uint32_t>(kPlaces * needs.piece_blocks);
+  needs.cell_bytes = LayerBytesMax(classes, *group);
+  const auto cells = static_cast<uint32_t>(classes.slot_bytes(*group) / needs.cell_bytes);
+  const uint32_t slots = std::min(DivUp(kPlacesWanted, cells), kPlacesMin);
+  needs.places = std::min(slots * cells, kPlacesMax);
+  needs.ring_slots = static_cast<uint32_t>(slots * needs.piece_blocks);
   const auto state_bytes = CheckedProduct(
       uint64_t{options.step_tokens} * kLanes, uint64_t{options.query_heads},
       (2 + uint64_t{classes.layout().value(classes.layout().group(*group).layers.front()).dim}) *
@@ -98,7 +125,8 @@ Result<StreamNeeds> StreamNeedsOf(const SlotClasses& classes, const SequenceOpti
     needs.host_bytes = needs.ring_slots * classes.slot_bytes(*group);
   }
   needs.metadata_bytes = sizeof(SequenceStream) + sizeof(SlotClasses) +
-                         needs.ring_slots * kReadBytes + needs.state_bytes + needs.host_bytes;
+                         needs.places * needs.piece_blocks * kReadBytes + needs.state_bytes +
+                         needs.host_bytes;
   return needs;
 }
 
@@ -117,6 +145,8 @@ SequenceStream::SequenceStream(RecordChain chain, const StreamNeeds& needs,
                                const SequenceOptions& options, OwnedSlots ring,
                                MetadataCharge charge, Reservation states)
     : needs_(needs),
+      cells_(static_cast<uint32_t>(chain.cache().classes().slot_bytes(needs.slot_class) /
+                                   needs.cell_bytes)),
       rows_max_(static_cast<uint32_t>(options.step_tokens)),
       query_heads_(options.query_heads),
       value_dim_(chain.cache()
@@ -134,7 +164,6 @@ SequenceStream::SequenceStream(RecordChain chain, const StreamNeeds& needs,
   regions_.resize(cache.layout().layer_count());
   std::vector<uint32_t> layers;
   uint64_t offset = 0;
-  uint64_t region_max = 0;
   for (uint32_t i = 0; i < count; ++i) {
     Region& region = regions_[specs[i].layer_first];
     if (region.bytes == 0) {
@@ -145,12 +174,13 @@ SequenceStream::SequenceStream(RecordChain chain, const StreamNeeds& needs,
     region.bytes += specs[i].bytes;
     ++region.sections.count;
     offset += specs[i].bytes;
-    region_max = std::max(region_max, region.bytes);
   }
-  for (uint32_t i = 0; i < kPlaces; ++i) {
-    places_.emplace_back(cache).reads.Reserve(needs.piece_blocks, needs.piece_blocks * region_max);
+  for (uint32_t i = 0; i < needs.places; ++i) {
+    places_.emplace_back(cache).reads.Reserve(needs.piece_blocks,
+                                              needs.piece_blocks * needs.cell_bytes);
   }
-  ahead_.emplace(static_cast<PieceSource&>(*this), kPlaces, std::move(layers), needs.piece_blocks);
+  ahead_.emplace(static_cast<PieceSource&>(*this), needs.places, std::move(layers),
+                 needs.piece_blocks);
 }
 
 SequenceStream::~SequenceStream() {
@@ -211,7 +241,7 @@ void SequenceStream::Begin(uint32_t number, const ContextPiece& piece) {
   for (uint64_t i = 0; i < piece.block_count; ++i) {
     place.reads.Add(chain_, piece.first_block + i,
                     {.slot = RingSlot(number, i),
-                     .offset = region.offset,
+                     .offset = CellOffset(number),
                      .bytes = region.bytes,
                      .sections = region.sections});
   }
@@ -296,7 +326,8 @@ StreamedContext::Piece SequenceStream::Show(uint32_t place) {
     return made;
   };
   const uint32_t open_class = chain_.cache().classes().OpenClassOf(needs_.slot_class);
-  const BlockTable sealed = table(needs_.slot_class, sealed_slots_);
+  BlockTable sealed = table(needs_.slot_class, sealed_slots_);
+  sealed.base = ShiftedBy(sealed.base, CellOffset(place) - regions_[piece.layer].offset);
   BlockTable open = sealed;
   if (open_class != needs_.slot_class) {
     open_slots_.resize(sealed_slots_.size(), none);

@@ -26,8 +26,10 @@ namespace quire::cache {
 /// What a sequence takes to stream, besides slots for what stays in memory.
 struct StreamNeeds {
   uint32_t slot_class = 0;      // whose blocks are streamed: layers with full attention
-  uint32_t ring_slots = 0;      // of that class
   uint64_t piece_blocks = 0;    // that are read together
+  uint32_t ring_slots = 0;      // of that class: the same number for each block of a piece
+  uint64_t cell_bytes = 0;      // a slot of the ring is cut into cells: one layer of one block each
+  uint32_t places = 0;          // for pieces: the ring's cells, or fewer
   uint64_t state_bytes = 0;     // lane states
   uint64_t host_bytes = 0;      // what is read passes through, where the host cannot reach slots
   uint64_t metadata_bytes = 0;  // all but the slots, the keys of blocks aside
@@ -48,8 +50,9 @@ uint64_t StreamedMetadata(const SlotClasses& classes, const StreamNeeds& needs, 
 /// `stored` bytes: the store recycles what was used longest ago, and others write too.
 constexpr uint64_t StoreBytesFor(uint64_t stored) { return stored / 3 * 4 + 4; }
 
-/// Layers attend to a piece in slots of the ring: each layer's bytes lie there where they lie in
-/// any slot, so kernels see nothing new.
+/// Layers attend to a piece in slots of the ring. A piece is one layer, and a slot has room for all
+/// of them, so a slot of the ring has as many cells as layers, each for any layer: the base of a
+/// piece's table is shifted by what its cell is away from where that layer lies in other slots.
 ///
 /// Threads:  one at a time, the writer's
 /// Lifetime: the cache must outlive it
@@ -123,12 +126,14 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   void Cancel(uint32_t place) override { places_[place].reads.Cancel(); }
 
   SlotId RingSlot(uint32_t place, uint64_t i) const {
-    return ring_[needs_.slot_class][place * needs_.piece_blocks + i];
+    return ring_[needs_.slot_class][place / cells_ * needs_.piece_blocks + i];
   }
+  uint64_t CellOffset(uint32_t place) const { return place % cells_ * needs_.cell_bytes; }
   Piece Show(uint32_t place);
   std::unexpected<Error> NotThere(const ContextPiece& piece, const RecordReads::Failed& failed);
 
   const StreamNeeds needs_;
+  const uint32_t cells_;  // of a slot of the ring
   const uint32_t rows_max_;
   const uint32_t query_heads_;
   const uint32_t value_dim_;
