@@ -18,15 +18,15 @@ constexpr uint32_t kBlock = 16;  // tokens
 constexpr uint32_t kStepTokens = 8;
 
 // What of a piece of a layer's keys is not what the model computes.
-std::string Differ(Cache& cache, const StreamedContext::Piece& piece, const StreamLayout& layout,
-                   uint32_t layer, const cache::FakeModel& model, std::span<const TokenId> tokens) {
+std::string Differ(Cache& cache, const StreamedContext::Piece& piece, uint32_t layer,
+                   const cache::FakeModel& model, std::span<const TokenId> tokens) {
   const uint64_t begin = piece.splits.begin * kSplitTokens;
   const uint64_t end = piece.splits.end * kSplitTokens;
   const Stream& stream = model.GroupOf(layer).streams[0];
   BlockOps& ops = cache.options().ops == nullptr ? HostBlockOps() : *cache.options().ops;
   std::vector<float> have((end - begin) * stream.heads * stream.dim);
   for (uint64_t token = begin; token < end; token += kBlock) {
-    ops.ReadRows(layout, piece.tables.sealed.BlockAt(0, token / kBlock), {.count = kBlock},
+    ops.ReadRows(piece.key, piece.tables.sealed.BlockAt(0, token / kBlock), {.count = kBlock},
                  have.data() + (token - begin) * stream.dim,
                  static_cast<int64_t>((end - begin) * stream.dim));
   }
@@ -70,7 +70,7 @@ Streamed StreamThrough(Cache& cache, Plan plan, const cache::FakeModel& model,
         done.unread = piece.error().message;
         return done;
       }
-      done.wrong = Differ(cache, *piece, sequence.Blocks(layer).key, layer, model, tokens);
+      done.wrong = Differ(cache, *piece, layer, model, tokens);
       if (!done.wrong.empty()) break;
       done.compared += (piece->splits.end - piece->splits.begin) * kSplitTokens;
     }

@@ -213,10 +213,12 @@ struct StreamedStats {
 class StreamedContext {
  public:
   /// Some splits of one layer, and where their blocks lie: in row 0, those before them without
-  /// slots.
+  /// slots. Its streams lie elsewhere in these slots than in others: as `key` and `value` say.
   struct Piece {
     SplitRange splits{};
     BlockTables tables{};
+    StreamLayout key{};
+    StreamLayout value{};
   };
 
   virtual ~StreamedContext() = default;

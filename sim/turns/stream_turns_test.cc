@@ -78,10 +78,10 @@ class Streams {
                      uint64_t& compared) {
     StreamedContext* const streamed = sequence.streamed();
     if (streamed == nullptr) return on_.Differ(model_, sequence, tokens, 0, layer);
-    const StreamLayout layout = sequence.Blocks(layer).key;
     for (uint64_t i = 0; i < streamed->PieceCount(layer); ++i) {
       const auto piece = streamed->Read(layer, i, nullptr);
       if (!piece) return piece.error().message;
+      const StreamLayout& layout = piece->key;
       const uint64_t begin = piece->splits.begin * kSplitTokens;
       const uint64_t end = piece->splits.end * kSplitTokens;
       std::vector<float> have((end - begin) * layout.dim);

@@ -259,6 +259,40 @@ TEST_F(ColdEraseTest, WhatFirstWritesLeaveInARecycledSegmentGoes) {
   EXPECT_GT(left, 20);
 }
 
+// A segment whose new owner wrote nothing but its front has no owner after a restart. While its
+// former owner's bytes are overwritten a power cut takes the front first, which hid them.
+TEST_F(ColdEraseTest, WhatOnlyAFrontHidesIsErasedForGood) {
+  options_ = Options(3);
+  Open();
+  PutAll(0, 8, "a");
+  PutAll(100, 8, "b");
+  PutAll(200, 8, "c");
+  opened_->keeps = [](const IoRequest& request) {
+    return IsOf(IoOwner::kWriter, IoKind::kWrite, request) && request.offset > 0;
+  };
+  Put(Record(300, "d"));
+  std::vector<StoreCompletion> done;
+  for (int i = 0; i < 20; ++i) store_->Tick(done, 1000);
+  ASSERT_EQ(opened_->kept.size(), 1);
+  opened_->keeps = {};
+  opened_->failed = std::exchange(opened_->kept, {});
+  Crash(/*power=*/true);
+  ASSERT_EQ(store_->UsageOf(PublisherOf("a")), PublisherUsage{});
+  ASSERT_GT(FoundInFiles(0, 8, "a"), 0);
+  Erase("a");
+  files_->LosePower();
+  store_.reset();
+  files_->Restart();
+  for (const std::string& path : files_->Paths()) {
+    if (path.find("segment") == std::string::npos || Found(*files_->Contents(path), 0, 8, "a") == 0)
+      continue;
+    std::fill_n(files_->Contents(path)->begin(), kRecordAlignment, std::byte{0});
+  }
+  Open();
+  EXPECT_EQ(store_->EpochOf(PublisherOf("a")), 1);
+  for (uint64_t i = 0; i < 8; ++i) EXPECT_FALSE(Has(Record(i, "a"))) << i;
+}
+
 // The same while it is overwritten: the front, which says whose the segment is, goes last.
 TEST_F(ColdEraseTest, WhatAFailedWriteLeavesGoesAlsoWhenOverwritingIsCutOff) {
   options_ = Options(2);

@@ -23,8 +23,12 @@ ColdEraser::ColdEraser(ColdState& state, const std::array<std::optional<EpochFil
 // What is there goes all the same, and for good once it is overwritten.
 void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
   const bool damaged = state_.epochs_damaged;
-  // A publisher that never stored anything has nothing that could come back.
-  const bool may_come_back = state_.may_have_more || state_.stored.contains(publisher);
+  // A publisher that never stored anything has nothing that could come back. What lies behind a
+  // segment's owner can: of the writes that overwrite it, a power cut may take the first one alone.
+  bool may_come_back = state_.may_have_more || state_.stored.contains(publisher);
+  for (uint32_t i = 0; i < state_.segments.size() && !may_come_back; ++i) {
+    may_come_back = state_.segments[i].MayHoldBehind(publisher);
+  }
   bool full = false;
   if (epoch > state_.epochs.Of(publisher)) {
     full = may_come_back && !damaged && !state_.ReserveEpochs(state_.epochs.publishers() + 1);

@@ -56,9 +56,11 @@ uint64_t LayerBytesMax(const SlotClasses& classes, uint32_t group) {
   return most;
 }
 
-// Modulo 2^64: before the arena too, whose bytes there no slot of the table has.
-const std::byte* ShiftedBy(const std::byte* base, uint64_t bytes) {
-  return reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(base) + bytes);
+// The same stream where the layer's first byte is not at `from` but at `to`.
+StreamLayout Moved(StreamLayout stream, uint64_t from, uint64_t to) {
+  stream.offset_bytes = stream.offset_bytes - from + to;
+  stream.scale_offset_bytes = stream.scale_offset_bytes - from + to;
+  return stream;
 }
 
 ErrorCode CodeOf(StoreOutcome outcome) {
@@ -326,16 +328,19 @@ StreamedContext::Piece SequenceStream::Show(uint32_t place) {
     return made;
   };
   const uint32_t open_class = chain_.cache().classes().OpenClassOf(needs_.slot_class);
-  BlockTable sealed = table(needs_.slot_class, sealed_slots_);
-  sealed.base = ShiftedBy(sealed.base, CellOffset(place) - regions_[piece.layer].offset);
+  const BlockTable sealed = table(needs_.slot_class, sealed_slots_);
   BlockTable open = sealed;
   if (open_class != needs_.slot_class) {
     open_slots_.resize(sealed_slots_.size(), none);
     open = table(open_class, open_slots_);
   }
   const uint64_t split_blocks = kSplitTokens / chain_.cache().block_tokens();
+  const codec::SlotLayout& layout = chain_.cache().layout();
+  const uint64_t begin = regions_[piece.layer].offset;
   return {.splits = {.begin = piece.first_block / split_blocks, .end = end / split_blocks},
-          .tables = {.sealed = sealed, .open = open}};
+          .tables = {.sealed = sealed, .open = open},
+          .key = Moved(layout.key(piece.layer), begin, CellOffset(place)),
+          .value = Moved(layout.value(piece.layer), begin, CellOffset(place))};
 }
 
 Result<LaneStates> SequenceStream::States(uint32_t rows, uint32_t query_heads) {
@@ -406,7 +411,10 @@ Result<bool> FrontPass::GoOn(AttentionBackend& attention, Executor& executor,
       if (!waits && !context->IsReady(layer_, piece_, patience.wait_us)) return false;
       QUIRE_ASSIGN(const StreamedContext::Piece read, context->Read(layer_, piece_, cancel));
       piecewise_.splits = read.splits;
-      QUIRE_TRY(attention.Attend(shape_, read.tables, {&piecewise_, 1}, executor));
+      AttentionShape shape = shape_;
+      shape.key = read.key;
+      shape.value = read.value;
+      QUIRE_TRY(attention.Attend(shape, read.tables, {&piecewise_, 1}, executor));
       piecewise_.from = piecewise_.to;
       ++piece_;
       if (piece_ < pieces && patience.IsOver()) return false;

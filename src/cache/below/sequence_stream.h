@@ -51,8 +51,7 @@ uint64_t StreamedMetadata(const SlotClasses& classes, const StreamNeeds& needs, 
 constexpr uint64_t StoreBytesFor(uint64_t stored) { return stored / 3 * 4 + 4; }
 
 /// Layers attend to a piece in slots of the ring. A piece is one layer, and a slot has room for all
-/// of them, so a slot of the ring has as many cells as layers, each for any layer: the base of a
-/// piece's table is shifted by what its cell is away from where that layer lies in other slots.
+/// of them, so a slot of the ring has as many cells as layers, each for any layer.
 ///
 /// Threads:  one at a time, the writer's
 /// Lifetime: the cache must outlive it

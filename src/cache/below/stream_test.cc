@@ -84,7 +84,6 @@ class StreamTest : public testing::TestWithParam<StreamKind> {
     StreamedContext& streamed = *sequence.streamed();
     uint64_t tokens = 0;
     for (uint32_t layer = 0; layer < test_->model.geometry().layer_count(); ++layer) {
-      const LayerBlocks blocks = sequence.Blocks(layer);
       for (uint64_t i = 0; i < streamed.PieceCount(layer); ++i) {
         const auto piece = Must(streamed.Read(layer, i, nullptr));
         const uint64_t begin = piece.splits.begin * kSplitTokens;
@@ -93,7 +92,7 @@ class StreamTest : public testing::TestWithParam<StreamKind> {
           const bool is_key = stream.role == StreamRole::kKey;
           std::vector<float> have((end - begin) * stream.heads * stream.dim);
           for (uint64_t token = begin; token < end; token += kBlock) {
-            ops.ReadRows(is_key ? blocks.key : blocks.value,
+            ops.ReadRows(is_key ? piece.key : piece.value,
                          piece.tables.sealed.BlockAt(0, token / kBlock), {.count = kBlock},
                          have.data() + (token - begin) * stream.dim,
                          static_cast<int64_t>((end - begin) * stream.dim));
