@@ -171,6 +171,11 @@ serve::KeepOptions EngineUsers::SomeKeep() {
           .observe_tokens = 4 + static_cast<uint32_t>(prng_.NextBelow(30))};
 }
 
+void EngineUsers::DrawSpill(serve::Request& request) {
+  if (setup_.engine.resident_tokens == 0 || request.on_full != OnFull::kReject) return;
+  request.spills = request.publishes() && prng_.NextChance(2);
+}
+
 void EngineUsers::Submit() {
   Asked asked = {.party = AnyParty()};
   asked.request = SomeRequest(asked.party);
@@ -183,6 +188,7 @@ void EngineUsers::Submit() {
   if (prng_.NextChance(3)) {
     asked.request.sampling = {.temperature = 1.0f, .seed = prng_.NextBelow(3)};
   }
+  DrawSpill(asked.request);
   // Now and then some that are alike at once, of which one computes.
   for (uint64_t more = prng_.NextChance(4) ? prng_.NextBelow(4) : 0; more > 0; --more) {
     Send(asked);
@@ -199,6 +205,7 @@ void EngineUsers::SubmitLong(uint64_t tokens) {
     const uint64_t token = MixNumbers(base, t) % setup_.model.vocab;
     asked.request.prompt.push_back(static_cast<TokenId>(token));
   }
+  DrawSpill(asked.request);
   Send(std::move(asked));
 }
 

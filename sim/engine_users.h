@@ -128,6 +128,7 @@ class EngineUsers {
   };
   using Talks = std::map<std::string, Talk>;
 
+  void DrawSpill(serve::Request& request);
   serve::KeepOptions SomeKeep();
   serve::Request SomeRequest(uint32_t party);
   Talks::iterator AnyTalk();

@@ -195,6 +195,7 @@ Result<int> Generate(const GenerateFlags& flags) {
                                .stop_tokens = StopTokens(runtime->model().config(), generation),
                                .sampling = SamplingOf(flags, generation),
                                .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject,
+                               .spills = flags.on_full == "spill",
                                .keep = flags.keep,
                                .all_logits = !flags.logits_out.empty()};
   const uint32_t place = flags.beside / 2;  // in the batch
@@ -306,8 +307,10 @@ void AddGenerate(Command& program) {
                .shows_default = true});
   command.Add({.name = "--on-full",
                .value = &flags->on_full,
-               .help = "reject: refuse what may not fit; halt: stop where the cache is full",
-               .check = OneOf{"reject", "halt"},
+               .help =
+                   "reject: refuse what may not fit; halt: stop where the cache is full; spill: "
+                   "stream from the store then, see --resident-tokens",
+               .check = OneOf{"reject", "halt", "spill"},
                .shows_default = true});
   command.Add({.name = "--keep",
                .value = &flags->keep.share,

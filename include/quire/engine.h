@@ -130,6 +130,9 @@ typedef struct quire_turn_options {
   uint32_t min_tokens;                 // before so many no stop token is drawn
   const quire_logit_bias* logit_bias;  // [logit_bias_count]; NULL: none
   uint64_t logit_bias_count;
+  // Where memory has no room: QUIRE_REJECT (0), it waits and may be preempted; QUIRE_HALT, it ends;
+  // QUIRE_SPILL, it streams from the store until there is room (needs resident_tokens).
+  quire_on_full on_full;
 } quire_turn_options;
 
 /// Begins a turn; quire_session_next says how it goes on.
@@ -150,6 +153,7 @@ typedef int32_t quire_finish;
 enum {
   QUIRE_FINISH_LENGTH = 1,    // max_tokens
   QUIRE_FINISH_STOP = 2,      // a stop token
+  QUIRE_FINISH_NO_SPACE = 3,  // memory is full, and on_full is QUIRE_HALT; what was said stands
   QUIRE_FINISH_CANCELLED = 4  // the session is as before the turn
 };
 

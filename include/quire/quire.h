@@ -113,8 +113,8 @@ enum {
   QUIRE_REJECT = 1,    // evicts what is not in use, then refuses
   QUIRE_HALT = 2,      // reserves the prompt; growing may fail, the sequence stays usable
   QUIRE_NO_EVICT = 3,  // as QUIRE_REJECT, but takes free room only
-  QUIRE_FEWER = 4      // reserves as much as there is room for, at least the prompt
-  // 5 is reserved: it was QUIRE_SPILL until 0.2.
+  QUIRE_FEWER = 4,     // reserves as much as there is room for, at least the prompt
+  QUIRE_SPILL = 5      // of an engine's turns: it streams from the store
 };
 
 typedef int32_t quire_eviction_batch;  // how much goes when room is needed

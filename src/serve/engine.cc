@@ -53,6 +53,9 @@ Result<void> CheckRequest(const Request& request, TokenId vocab, const Geometry&
     return bad("keep: not with this model, which has layers with a window");
   }
   if (in_session && request.on_full == OnFull::kFewer) return bad("on_full: kFewer in a session");
+  if (request.spills && (request.on_full != OnFull::kReject || !request.publishes())) {
+    return bad("spills: with another on_full, or with a part of the prompt kept");
+  }
   if (in_session && request.prompt_logprobs) return bad("prompt_logprobs: not in a session");
   return model::CheckLogitRules(request.rules, vocab);
 }
@@ -105,7 +108,16 @@ Engine::~Engine() = default;
 Result<RequestId> Engine::Submit(Request request) {
   QUIRE_TRY(CheckRequest(request, static_cast<TokenId>(components_.model.config().vocab),
                          components_.cache.options().geometry));
+  if (request.spills && !MaySpill()) {
+    return Fail(ErrorCode::kUnsupported,
+                "request: spills: the engine streams nothing; give the cache a store, and "
+                "resident_tokens");
+  }
   return mailbox_.Submit(std::move(request), components_.clock.NowMicros());
+}
+
+bool Engine::MaySpill() const {
+  return state_.options.resident_tokens > 0 && components_.cache.options().store != nullptr;
 }
 
 // Whether the session has a file.
@@ -194,6 +206,7 @@ TickReport Engine::Tick() {
   const Streamer::Report streamed =
       streamer_.GoOn(entries.empty() ? 0 : std::max<uint64_t>(took_us, 1));
   waiting_.RemoveEnded();
+  starter_.BringBack(now_us);
   const bool settled = keeper_.settled();
   if (!entries.empty() || streamed.worked || state_.may_start) {
     return {.worked = true, .settled = settled};
@@ -212,7 +225,7 @@ void Engine::TakeCommands() {
 void Engine::Take(SubmitCommand command) {
   const Request& request = command.request;
   Session* const session = request.session.is_none() ? nullptr : keeper_.Find(request.session);
-  const bool grows = state_.options.admission == Admission::kGrow &&
+  const bool grows = (state_.options.admission == Admission::kGrow || request.spills) &&
                      request.on_full == OnFull::kReject && request.keep.keeps_all();
   auto task = std::make_unique<Task>(std::move(command), session, /*starts_whole=*/!grows, mailbox_,
                                      keeper_, components_.clock);

@@ -50,6 +50,8 @@ struct TickReport {
 /// - Room is taken from idle sessions first, then from requests whose readers are slow, then from
 ///   lower priorities of the same tenant. A request that grows takes it from the latest request of
 ///   the most served tenant, which may be itself; the oldest request is spared, so it always ends.
+/// - A request that may spill gives its room away too, and goes on at once with a context that
+///   streams from the store; when there is room for all of it, it is loaded.
 ///
 /// Threads:  Submit, Cancel, Next, Await, sessions and GiveWay: any. Tick and stats: one at a time;
 ///           work is spread over the executor, and nothing in Tick waits for a caller
@@ -72,8 +74,8 @@ class Engine {
 
   /// Takes a request in. Its time to the first token counts from here.
   ///
-  /// Errors: kInvalidArgument what can never be run; kNoSpace requests_max; kNotFound no such
-  ///         session; kBusy the session's last request has not finished. What shows later comes as
+  /// Errors: kInvalidArgument what can never be run; kUnsupported it spills, and the engine streams
+  ///         nothing; kNoSpace requests_max; kNotFound no such session; kBusy the session's last request has not finished. What shows later comes as
   ///         a Response that says kFailed
   Result<RequestId> Submit(Request request);
   /// Ends a request at the next Tick. False: it has ended, or there is none.
@@ -138,6 +140,7 @@ class Engine {
 
  private:
   Engine(const Components& components, const Identity& identity, const EngineOptions& options);
+  bool MaySpill() const;
   Result<bool> ClaimName(const std::string& name, bool stored) const;
 
   void TakeCommands();

@@ -49,7 +49,8 @@ struct EngineOptions {
   // What memory cannot hold whole streams from the store: at least so many of its last tokens stay
   // in memory (SequenceOptions::resident_tokens). Its steps have chunk_tokens_min tokens, up to
   // chunk_tokens_max where that leaves half of the budget to others, and fewer where their lane
-  // states have no room. 0: it is refused.
+  // states have no room. 0: it is refused. Requests may ask for it where they would fit but find no
+  // room (Request::spills).
   uint64_t resident_tokens = 0;
   // Called on the thread that turns the engine after a request has something new to say, for
   // callers that have no thread to wait in Await. It must return at once and call no Tick.
@@ -78,6 +79,8 @@ struct EngineStats {
   uint64_t read_tokens = 0;             // in these
   uint64_t streamed = 0;                // starts of requests that stream
   uint64_t streams_renewed = 0;         // of these, that began again before a block that was lost
+  uint64_t spilled = 0;                 // requests that began to stream for want of room
+  uint64_t brought_back = 0;            // of these, that memory has whole again
   uint64_t prefix_waits = 0;            // requests that waited for what another computes
   uint64_t preemptions = 0;
   uint64_t sessions_released = 0;       // idle sessions that lost their sequence

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/canary.h"
+#include "serve/spill.h"
 
 namespace quire::serve {
 
@@ -38,6 +39,10 @@ Task* FirstToGiveWayTo(const Task& task, const EngineState& state) {
 
 void Preemption::Preempt(Task& task, Waits waits) {
   waiting_.WakeForRoom();
+  if (waits == Waits::kRoom && MaySpill(state_, task)) {
+    Spill(state_, task);
+    waits = Waits::kNothing;
+  }
   TakeSequence(task, waits);
 }
 
@@ -101,6 +106,10 @@ bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
     return false;
   }
   if (ReleaseIdleSession() || PreemptPaused(&task)) return true;
+  if (MaySpill(state_, task)) {
+    Preempt(task, Waits::kRoom);
+    return false;
+  }
   Task* const other = FirstToGiveWay(state_, /*spare_oldest=*/true);
   // What is loaded for others has its room already, which they give back when they are done.
   const bool others_load = state_.holders() > state_.tasks.running().size();

@@ -52,6 +52,11 @@ Result<void> PromptLoads::Start(Task& task, Plan plan, const SequenceOptions& op
   return Open(task, std::move(plan), options, /*loaded_tokens=*/0);
 }
 
+Result<void> PromptLoads::Resume(Task& task, Plan plan, const SequenceOptions& options) {
+  if (plan.loadable_tokens() == 0) return Open(task, std::move(plan), options, 0);
+  return Load(task, std::move(plan), options, LoadOrder::kFromFront);
+}
+
 // Layers with a window see the tail of what is loaded alone, twins are at its end, so with these
 // there is no front that could be computed instead. A request that must not evict finds no room for
 // it. Where others run, what is computed for one is not computed for another.

@@ -39,6 +39,9 @@ struct Request {
   model::LogitRules rules{};  // in a session all text before the answer counts as the prompt
   // With kNoEvict it fails at once where there is no free room, and takes none from others.
   OnFull on_full = OnFull::kReject;
+  // With kReject: where it would be preempted, wait for room or be refused for want of it, it
+  // streams from the store (EngineOptions::resident_tokens), until there is room for it again.
+  bool spills = false;
   bool reuse = true;
   KeepOptions keep{};  // with a share below 1 it neither shares nor publishes anything
   TenantId tenant = kDefaultTenant;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/bits.h"
-#include "cache/planned_bytes.h"
+#include "serve/spill.h"
 
 namespace quire::serve {
 
@@ -19,6 +19,9 @@ constexpr uint64_t kHeadroomBlocks = 4;
 // What is kept of a prompt is a second sequence for a moment: with a copy of the last block, and
 // with what a sequence takes besides its blocks.
 constexpr uint64_t kBlocksToSelect = 2;
+
+// A request that streams does so for at least so long, and room for one is looked for so often.
+constexpr uint64_t kBringBackUs = 1'000'000;
 
 bool IsInLine(const Task& task, bool passes_waiting_for_room) {
   if (task.running() || task.ended()) return false;
@@ -84,6 +87,12 @@ void Starter::Look(Task& task) {
     const bool no_room =
         started.error().code == ErrorCode::kNoSpace && task.request().on_full != OnFull::kNoEvict;
     if (no_room && preemption_.MakeRoomToStart(task)) continue;
+    const bool too_large = started.error().code == ErrorCode::kTooLarge;
+    if ((no_room && MaySpill(state_, task)) ||
+        (too_large && CanStream(state_, task) && !Streams(state_, task))) {
+      Spill(state_, task);
+      continue;
+    }
     if (no_room && MayComputeAll(reuse)) {
       reuse = false;
       continue;
@@ -101,7 +110,8 @@ bool Starter::ContinueSession(Task& task) {
   const uint64_t at_most = task.text().tokens_at_most();
   const uint64_t tokens = task.starts_whole() ? at_most : task.text().goal();
   const bool streams = sequence->streamed() != nullptr;
-  if ((!streams && !MayFit(at_most)) || !sequence->Reserve(tokens)) return false;
+  if ((!streams && !MayFit(state_.cache, at_most)) || !sequence->Reserve(tokens)) return false;
+  if (streams) task.Spill(state_.clock.NowMicros());
   const uint64_t computes = task.text().tokens().size() - sequence->length();
   state_.tasks.Start(task, std::move(sequence),
                      {{.reason = MissReason::kPartialBlock, .tokens = computes}},
@@ -117,12 +127,9 @@ Result<void> Starter::Start(Task& task, bool reuse) {
                           .step_tokens = state_.options.chunk_tokens_min,
                           .on_full = task.request().on_full,
                           .publish = task.request().publishes()};
-  if (Streams(task)) {
-    options.resident_tokens = state_.options.resident_tokens;
-    options.query_heads = state_.query_heads;
-    options.step_tokens = StreamedStep(at_most, options);
-  }
-  const bool grows = !task.starts_whole() && MayFit(at_most);
+  const bool streams = Streams(state_, task);
+  if (streams) options = AsStream(state_, task, options);
+  const bool grows = !task.starts_whole() && !streams && MayFit(state_.cache, at_most);
   // Where it can wait, it is not counted before there is room. One that grows starts with less than
   // it may need; what can never fit is left to the cache to refuse.
   SequenceOptions asked = options;
@@ -160,41 +167,40 @@ bool Starter::MayComputeAll(bool reuse) const {
   return reuse && state_.holders() == 0 && may_share;
 }
 
-// What cannot fit whole, and is found in the store again.
-bool Starter::Streams(const Task& task) const {
-  return state_.options.resident_tokens > 0 && state_.cache.options().store != nullptr &&
-         task.request().publishes() && !MayFit(task.text().tokens_at_most());
-}
-
-// Each step of a prompt reads all before it, so the more rows the better, while half of the budget
-// stays for others; where chunk_tokens_min have no room for their lane states, fewer.
-uint64_t Starter::StreamedStep(uint64_t tokens, SequenceOptions options) const {
-  constexpr uint64_t kStepMin = 16;
-  const uint64_t limit_bytes = state_.cache.stats().hot_bytes_limit;
-  const auto takes_more = [&](uint64_t step, uint64_t bytes) {
-    options.step_tokens = step;
-    const auto planned = cache::PlanStream(state_.cache.options(), tokens, options);
-    return planned && planned->bytes > bytes;
-  };
-  uint64_t step = state_.options.chunk_tokens_min;
-  while (2 * step <= state_.options.chunk_tokens_max && !takes_more(2 * step, limit_bytes / 2)) {
-    step *= 2;
+void Starter::BringBack(uint64_t now_us) {
+  if (now_us < bring_back_us_) return;
+  bring_back_us_ = now_us + kBringBackUs;
+  const auto waits = [](const auto& each) { return IsInLine(*each.second, false); };
+  if (std::ranges::any_of(state_.tasks.all(), waits)) return;
+  for (Task* const task : state_.tasks.running()) {
+    const auto since_us = task->spilled_us();
+    if (!since_us || now_us < *since_us + kBringBackUs) continue;
+    if (task->ended() || task->paused_us() || task->aside() != nullptr) continue;
+    const uint64_t at_most = task->text().tokens_at_most();
+    if (!HasRoomFor(at_most)) continue;
+    const SequenceOptions whole{.reserve_tokens = at_most,
+                                .step_tokens = state_.options.chunk_tokens_min};
+    auto plan = Acquire(*task, task->request().reuses(), &whole);
+    if (!plan) continue;
+    state_.tasks.Stop(*task);
+    task->BringBack();
+    ++state_.stats.brought_back;
+    if (!loads_.Resume(*task, *std::move(plan), whole)) {
+      task->WaitFor({});
+      state_.may_start = true;
+    }
+    return;
   }
-  while (step > kStepMin && takes_more(step, limit_bytes)) step /= 2;
-  return step;
 }
 
-bool Starter::MayFit(uint64_t tokens) const { return tokens <= TokensThatMayFit(state_.cache); }
-
-// Layers without a window need a slot for each block.
-uint64_t TokensThatMayFit(const Cache& cache) {
-  const CacheOptions& options = cache.options();
-  const bool all_windowed = std::ranges::none_of(
-      options.geometry.groups, [](const LayerGroup& group) { return group.window_tokens == 0; });
-  if (all_windowed) return UINT64_MAX;
-  const CacheStats stats = cache.stats();
-  return std::max(stats.sealed.slots_max, stats.sealed_second.slots_max) *
-         options.profile.block_tokens;
+// Besides what is in use.
+bool Starter::HasRoomFor(uint64_t tokens) const {
+  const CacheStats stats = state_.cache.stats();
+  const uint64_t block_bytes = state_.cache.block_bytes();
+  const uint64_t free_bytes = stats.hot_bytes_limit - stats.hot_bytes_used;
+  const uint64_t blocks = DivUp<uint64_t>(tokens, state_.cache.options().profile.block_tokens);
+  return MayFit(state_.cache, tokens) &&
+         free_bytes / block_bytes + stats.evictable_blocks >= blocks;
 }
 
 }  // namespace quire::serve

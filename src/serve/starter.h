@@ -17,10 +17,6 @@ namespace quire::serve {
 /// nothing, who waits for room waits for somebody outside, and is passed over. Null: there is none.
 Task* FirstInLine(const EngineState& state, uint64_t now_us);
 
-/// The longest text of which the cache's budget holds every block. The cache refuses longer ones,
-/// and may refuse this one: open blocks, and what belongs to a sequence, need room too.
-uint64_t TokensThatMayFit(const Cache& cache);
-
 /// Threads:  one
 /// Lifetime: all it is made with must outlive it
 class Starter {
@@ -35,6 +31,9 @@ class Starter {
 
   /// Looks at waiting requests in order, until one has to wait for room.
   void StartSome(uint64_t now_us);
+  /// A request that streams, though memory has room for all of it now and nobody waits for that,
+  /// goes on in memory: with what the store has of it.
+  void BringBack(uint64_t now_us);
 
  private:
   void Look(Task& task);
@@ -42,15 +41,14 @@ class Starter {
   Result<void> Start(Task& task, bool reuse);
   Result<Plan> Acquire(const Task& task, bool reuse, const SequenceOptions* open_as);
   bool MayComputeAll(bool reuse) const;
-  bool MayFit(uint64_t tokens) const;
-  bool Streams(const Task& task) const;
-  uint64_t StreamedStep(uint64_t tokens, SequenceOptions options) const;
+  bool HasRoomFor(uint64_t tokens) const;
 
   EngineState& state_;
   const Identity& identity_;
   Waiting& waiting_;
   Preemption& preemption_;
   PromptLoads& loads_;
+  uint64_t bring_back_us_ = 0;  // not looked for before
 };
 
 }  // namespace quire::serve

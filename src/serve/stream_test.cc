@@ -27,9 +27,10 @@ class StreamTest : public EngineTest {
     return {.prompt = SomeTokens(tokens, seed), .max_tokens = 6};
   }
   /// What an engine with enough memory answers, and no store.
-  Response Whole(const Request& request) {
+  Response Whole(Request request) {
     StreamJudge judge;
     judge.Make(400);
+    request.spills = false;
     return judge.RunOne(request);
   }
   void ExpectWholeAnswers(const std::vector<Request>& requests) {
@@ -137,6 +138,19 @@ TEST_F(StreamTest, BeginsAgainBeforeABlockThatIsLost) {
   EXPECT_GT(response.recomputed_tokens, 0);
 }
 
+TEST_F(StreamTest, WhatIsDamagedInManyPlacesIsComputedAgain) {
+  MakeSmall();
+  const Request request = Of(1, 2500);
+  const Response whole = RunOne(request);
+  ASSERT_EQ(whole.finish, Finish::kLength) << whole.error.message;
+  cache::Must(machine_.store->Flush());
+  machine_.DamageSegments(64 << 10);
+  const Response again = RunOne(request);
+  ASSERT_EQ(again.finish, Finish::kLength) << again.error.message;
+  EXPECT_EQ(again.logits_digest, whole.logits_digest);
+  EXPECT_GT(engine_->stats().streams_renewed, 4) << "the test must be able to fail";
+}
+
 TEST_F(StreamTest, AnErasureEndsIt) {
   MakeSmall();
   TestClient client(*engine_);
@@ -230,6 +244,82 @@ TEST_F(StreamTest, OneThatIsCancelledWhileItIsAsideLeavesItsSessionAsItWas) {
   EXPECT_EQ(client.Of(id).response->finish, Finish::kCancelled);
   const Response next = RunOne({.prompt = SomeTokens(30, 3), .max_tokens = 5, .session = session});
   EXPECT_EQ(next.finish, Finish::kLength) << next.error.message;
+}
+
+// Both fit alone, not together.
+TEST_F(StreamTest, ItSpillsInsteadOfBeingPreempted) {
+  Make(160, /*chunk_tokens=*/16);
+  Request first = Of(1, 1200);
+  first.max_tokens = 400;
+  first.spills = true;
+  Request second = Of(2, 700);
+  second.max_tokens = 400;
+  TestClient client(*engine_);
+  const RequestId a = client.Submit(first);
+  const RequestId b = client.Submit(second);
+  while (!client.Of(a).response || !client.Of(b).response) {
+    engine_->Tick();
+    client.Take(a);
+    client.Take(b);
+  }
+  for (const auto& [id, request] : {std::pair(a, first), std::pair(b, second)}) {
+    const Response& response = *client.Of(id).response;
+    ASSERT_EQ(response.finish, Finish::kLength) << response.error.message;
+    EXPECT_EQ(response.logits_digest, Whole(request).logits_digest);
+  }
+  EXPECT_EQ(engine_->stats().spilled, 1);
+  EXPECT_EQ(engine_->stats().streamed, 1);
+  EXPECT_LE(client.Of(a).response->recomputed_tokens, 16) << "the rest came from the store";
+  EXPECT_EQ(client.Of(b).response->preemptions, 0);
+  EXPECT_LE(cache_->stats().hot_bytes_peak, cache_->stats().hot_bytes_limit);
+}
+
+TEST_F(StreamTest, ItIsInMemoryAgainWhenThereIsRoom) {
+  Make(160, /*chunk_tokens=*/16);
+  const Request first = Of(1, 1400);
+  Request second = Of(2, 1600);
+  second.max_tokens = 200;
+  second.spills = true;
+  TestClient client(*engine_);
+  const RequestId a = client.Submit(first);
+  engine_->Tick();
+  const RequestId b = client.Submit(second);
+  while (!client.Of(b).response) {
+    if (client.Of(a).response) clock_.Advance(20'000);
+    engine_->Tick();
+    client.Take(a);
+    client.Take(b);
+  }
+  const Response& response = *client.Of(b).response;
+  ASSERT_EQ(response.finish, Finish::kLength) << response.error.message;
+  EXPECT_EQ(response.logits_digest, Whole(second).logits_digest);
+  EXPECT_EQ(engine_->stats().spilled, 1);
+  EXPECT_EQ(engine_->stats().brought_back, 1);
+  EXPECT_EQ(response.sequence.tokens_streamed, 0) << "it ended in memory";
+}
+
+// What the blocks of a text would fit into, and what belongs to it besides not.
+TEST_F(StreamTest, NothingIsBetweenWhatFitsWholeAndWhatMayStream) {
+  for (uint64_t tokens = 1500; tokens < 1800; tokens += 20) {
+    MakeSmall();
+    const Request request = Of(1, tokens);
+    const Response response = RunOne(request);
+    ASSERT_EQ(response.finish, Finish::kLength) << tokens << ": " << response.error.message;
+    End();
+  }
+}
+
+TEST_F(StreamTest, SpillingNeedsAStoreAndWhatItMaySpillTo) {
+  engine_options_.resident_tokens = 0;
+  MakeSmall();
+  Request request = Of(1, 100);
+  request.spills = true;
+  EXPECT_EQ(engine_->Submit(request).error().code, ErrorCode::kUnsupported);
+  End();
+  engine_options_.resident_tokens = 100;
+  MakeSmall();
+  request.on_full = OnFull::kHalt;
+  EXPECT_EQ(engine_->Submit(request).error().code, ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -95,8 +95,17 @@ class Task {
   void CountAside(uint64_t us) { aside_us_ += us; }
   /// How long the last step took that was put aside, without what it was aside.
   uint64_t aside_step_us() const { return aside_step_us_; }
-  /// What streams may begin again where the store has lost a block; not for ever. Counts.
-  bool MayBeginAgain() { return renewals_++ < kRenewalsMax; }
+  /// What streams may begin again where the store has lost a block: once for each that it may have
+  /// lost, since what is lost is written anew, and not for ever. Counts.
+  bool MayBeginAgain() {
+    constexpr uint64_t kBlockTokensMin = 16;
+    return renewals_++ < kRenewalsMax + position() / kBlockTokensMin;
+  }
+  /// From its next start on it streams.
+  void Spill(uint64_t now_us) { spilled_us_ = now_us; }
+  void BringBack() { spilled_us_.reset(); }
+  /// Since when, if it does though it might fit.
+  std::optional<uint64_t> spilled_us() const { return spilled_us_; }
 
   /// Tokens behind it, those dropped too.
   uint64_t position() const { return sequence_->length() + sequence_->dropped_tokens(); }
@@ -158,6 +167,7 @@ class Task {
   Error error_{};
   static constexpr uint32_t kRenewalsMax = 4;
   uint32_t renewals_ = 0;
+  std::optional<uint64_t> spilled_us_;
   bool starts_whole_;
   bool has_text_ = true;  // its session's, if it has one
   bool cancel_once_read_ = false;

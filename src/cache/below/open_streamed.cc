@@ -18,6 +18,8 @@ namespace {
 constexpr size_t kReadsAtOnce = 64;
 // Each begins before what did not come to the one before; after these it begins with nothing.
 constexpr int kAttempts = 4;
+// For what memory has and the store is still being given. What does not come is computed again.
+constexpr uint64_t kWrittenWaitUs = 1'000'000;
 
 /// A sealed form of a block that has to be in memory, and where.
 struct Resident {
@@ -141,13 +143,24 @@ RecordChain Admission::ChainOf(const PlanState& plan) {
   } else {
     chain.Add(plan.resident_tokens);
   }
+  transfer::Transfers& transfers = *cache_.transfers();
   uint64_t there = 0;
-  tier::Presence presence = tier::Presence::kPresent;
-  while (there < chain.blocks()) {
-    cache_.transfers()->Find({&chain.key(there), 1}, {&presence, 1});
-    if (presence != tier::Presence::kPresent) break;
-    ++there;
+  const auto has = [&](uint64_t blocks) {
+    tier::Presence presence = tier::Presence::kPresent;
+    while (there < blocks) {
+      transfers.Find({&chain.key(there), 1}, {&presence, 1});
+      if (presence != tier::Presence::kPresent) return false;
+      ++there;
+    }
+    return true;
+  };
+  const uint64_t in_memory = std::min<uint64_t>(plan.path.size(), chain.blocks());
+  if (!has(in_memory)) {
+    const transfer::Transfers::Turning here;
+    transfers.Hurry();
+    transfers.Await([&] { return has(in_memory); }, kWrittenWaitUs, &here);
   }
+  has(chain.blocks());
   chain.Cut(there * cache_.block_tokens());
   return chain;
 }

@@ -42,7 +42,8 @@ template <>
     offsetof(quire_turn_options, min_tokens),
     offsetof(quire_turn_options, logit_bias),
     offsetof(quire_turn_options, logit_bias_count),
-    sizeof(quire_turn_options)};
+    offsetof(quire_turn_options, on_full),
+    offsetof(quire_turn_options, on_full) + sizeof(quire_on_full)};
 
 struct quire_engine {
   std::shared_ptr<EngineHost> host;
@@ -333,6 +334,11 @@ quire_code quire_session_begin(quire_session* session, const quire_turn_options*
       request.stop_tokens = session->host->stop_tokens();
     }
     QUIRE_ASSIGN(request.rules, RulesOf(asked));
+    request.spills = asked.on_full == QUIRE_SPILL;
+    if (!request.spills) {
+      QUIRE_ASSIGN(request.on_full,
+                   quire::embed::ToEnum(asked.on_full, "options->on_full", quire::OnFull::kReject));
+    }
     session->stream.reset();
     if (const auto tokenizer = session->host->tokenizer()) session->stream.emplace(**tokenizer);
     QUIRE_ASSIGN(session->turn, session->host->engine().Submit(std::move(request)));

@@ -311,6 +311,16 @@ ApiResult<void> ReadText(Fields& fields, uint32_t choices_max, ApiCall& call) {
   return {};
 }
 
+// What becomes of it where memory has no room.
+ApiResult<void> ReadOnFull(Fields& fields, ApiCall& call) {
+  QUIRE_ASSIGN(const auto said, fields.Text("on_full"));
+  const std::string_view name = said ? *said : "reject";
+  call.spills = name == "spill";
+  if (name == "halt") call.on_full = OnFull::kHalt;
+  if (call.spills || name == "halt" || name == "reject") return {};
+  return fields.Bad("on_full", "must be 'reject', 'halt' or 'spill'");
+}
+
 ApiResult<void> ReadCounts(Fields& fields, uint32_t choices_max, ApiCall& call) {
   QUIRE_ASSIGN(const auto choices, fields.Count("n", 1, choices_max));
   call.choices = choices.value_or(1);
@@ -354,6 +364,7 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   QUIRE_TRY(ReadLogprobs(fields, call));
   QUIRE_TRY(ReadStream(fields, call));
   QUIRE_ASSIGN(call.reuse, fields.Flag("reuse", true));
+  QUIRE_TRY(ReadOnFull(fields, call));
   QUIRE_TRY(PassOver(fields));
   QUIRE_TRY(RefuseTheRest(fields, endpoint));
   QUIRE_TRY(CheckSession(fields, call));

@@ -50,6 +50,8 @@ struct ApiCall {
   bool stream = false;
   bool include_usage = false;  // as the last piece of a stream
   bool reuse = true;           // false: computes all of the prompt
+  OnFull on_full = OnFull::kReject;
+  bool spills = false;  // "on_full": "spill"
   bool echo = false;           // of kCompletions: the answer begins with the prompt
 };
 

@@ -114,6 +114,11 @@ void AddEngine(Snapshot& to, const EngineStats& stats) {
   to.Counter("quire_engine_renewed_streams_total",
              "Of these, that began again before a block that the store lost.",
              D(stats.streams_renewed));
+  to.Counter("quire_engine_spilled_total",
+             "Requests that began to stream because memory had no room for them.",
+             D(stats.spilled));
+  to.Counter("quire_engine_brought_back_total", "Of these, that memory has whole again.",
+             D(stats.brought_back));
   to.Counter("quire_engine_prefix_waits_total",
              "Requests that waited for a prefix that another one was computing.",
              D(stats.prefix_waits));

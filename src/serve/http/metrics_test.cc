@@ -92,6 +92,8 @@ TEST(Metrics, OfTheWholeServer) {
                                 .loaded_tokens = 67,
                                 .streamed = 68,
                                 .streams_renewed = 69,
+                                .spilled = 77,
+                                .brought_back = 78,
                                 .prefix_waits = 70,
                                 .preemptions = 71,
                                 .sessions_released = 72,
@@ -148,6 +150,8 @@ quire_engine_loads_total 66
 quire_engine_loaded_tokens_total 67
 quire_engine_streams_total 68
 quire_engine_renewed_streams_total 69
+quire_engine_spilled_total 77
+quire_engine_brought_back_total 78
 quire_engine_prefix_waits_total 70
 quire_engine_preemptions_total 71
 quire_engine_sessions_released_total 72

@@ -6,7 +6,7 @@
 #include <ctime>
 
 #include "serve/http/service.h"
-#include "serve/starter.h"
+#include "serve/spill.h"
 
 namespace quire::serve::http {
 
@@ -86,6 +86,8 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
                           .stop_tokens = stop_tokens,
                           .sampling = sampling,
                           .rules = call.rules,
+                          .on_full = call.on_full,
+                          .spills = call.spills,
                           .reuse = call.reuse,
                           .tenant = caller.tenant,
                           .deadline_us = now_us + options_.call_timeout_us,
