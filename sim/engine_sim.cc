@@ -9,7 +9,7 @@
 #include "cache/below/store_state.h"
 #include "cache/core.h"
 #include "cache/test_util.h"
-#include "serve/starter.h"
+#include "serve/spill.h"
 #include "sim/cache_memory.h"
 #include "sim/cache_users.h"
 #include "sim/engine_oracle.h"

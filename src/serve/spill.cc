@@ -59,13 +59,17 @@ SequenceOptions AsStream(const EngineState& state, const Task& task, SequenceOpt
   return options;
 }
 
+uint64_t StreamBytes(const EngineState& state, const Task& task) {
+  const auto planned = cache::PlanStream(state.cache.options(), task.text().tokens_at_most(),
+                                         AsStream(state, task, {}));
+  return planned ? planned->bytes : UINT64_MAX;
+}
+
 bool MaySpill(const EngineState& state, const Task& task) {
   if (!task.request().spills || task.spilled_us() || !CanStream(state, task)) return false;
-  const CacheOptions& cache = state.cache.options();
-  const auto planned =
-      cache::PlanStream(cache, task.text().tokens_at_most(), AsStream(state, task, {}));
-  const uint64_t blocks = DivUp<uint64_t>(task.text().tokens().size(), cache.profile.block_tokens);
-  return planned && planned->bytes < blocks * state.cache.block_bytes();
+  const uint64_t blocks =
+      DivUp<uint64_t>(task.text().tokens().size(), state.cache.options().profile.block_tokens);
+  return StreamBytes(state, task) < blocks * state.cache.block_bytes();
 }
 
 void Spill(EngineState& state, Task& task) {

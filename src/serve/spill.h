@@ -20,6 +20,8 @@ bool CanStream(const EngineState& state, const Task& task);
 bool Streams(const EngineState& state, const Task& task);
 /// How it is opened then.
 SequenceOptions AsStream(const EngineState& state, const Task& task, SequenceOptions options);
+/// What it takes of the budget then. UINT64_MAX: it cannot be.
+uint64_t StreamBytes(const EngineState& state, const Task& task);
 /// It asked for it, does not do it yet, and takes less memory than now when it does.
 bool MaySpill(const EngineState& state, const Task& task);
 /// From its next start on it streams.

@@ -169,38 +169,42 @@ bool Starter::MayComputeAll(bool reuse) const {
 
 void Starter::BringBack(uint64_t now_us) {
   if (now_us < bring_back_us_) return;
-  bring_back_us_ = now_us + kBringBackUs;
   const auto waits = [](const auto& each) { return IsInLine(*each.second, false); };
   if (std::ranges::any_of(state_.tasks.all(), waits)) return;
   for (Task* const task : state_.tasks.running()) {
     const auto since_us = task->spilled_us();
-    if (!since_us || now_us < *since_us + kBringBackUs) continue;
-    if (task->ended() || task->paused_us() || task->aside() != nullptr) continue;
-    const uint64_t at_most = task->text().tokens_at_most();
-    if (!HasRoomFor(at_most)) continue;
-    const SequenceOptions whole{.reserve_tokens = at_most,
-                                .step_tokens = state_.options.chunk_tokens_min};
-    auto plan = Acquire(*task, task->request().reuses(), &whole);
-    if (!plan) continue;
-    state_.tasks.Stop(*task);
-    task->BringBack();
-    ++state_.stats.brought_back;
-    if (!loads_.Resume(*task, *std::move(plan), whole)) {
-      task->WaitFor({});
-      state_.may_start = true;
-    }
-    return;
+    if (!since_us || now_us < *since_us + kBringBackUs || task->ended()) continue;
+    if (task->paused_us() || task->aside() != nullptr || !HasRoomFor(*task)) continue;
+    bring_back_us_ = now_us + kBringBackUs;
+    return BringBack(*task, now_us);
   }
 }
 
-// Besides what is in use.
-bool Starter::HasRoomFor(uint64_t tokens) const {
+void Starter::BringBack(Task& task, uint64_t now_us) {
+  const SequenceOptions whole{.reserve_tokens = task.text().tokens_at_most(),
+                              .step_tokens = state_.options.chunk_tokens_min};
+  state_.tasks.Stop(task);
+  auto plan = Acquire(task, task.request().reuses(), &whole);
+  if (plan && loads_.Resume(task, *std::move(plan), whole)) {
+    task.BringBack();
+    ++state_.stats.brought_back;
+    return;
+  }
+  task.Spill(now_us);  // it streams again
+  task.WaitFor({});
+  state_.may_start = true;
+}
+
+// With what it gives back.
+bool Starter::HasRoomFor(const Task& task) const {
   const CacheStats stats = state_.cache.stats();
   const uint64_t block_bytes = state_.cache.block_bytes();
-  const uint64_t free_bytes = stats.hot_bytes_limit - stats.hot_bytes_used;
+  const uint64_t free_bytes =
+      stats.hot_bytes_limit - stats.hot_bytes_used + StreamBytes(state_, task);
+  const uint64_t tokens = task.text().tokens_at_most();
   const uint64_t blocks = DivUp<uint64_t>(tokens, state_.cache.options().profile.block_tokens);
   return MayFit(state_.cache, tokens) &&
-         free_bytes / block_bytes + stats.evictable_blocks >= blocks;
+         free_bytes / block_bytes + stats.evictable_blocks >= blocks + kHeadroomBlocks;
 }
 
 }  // namespace quire::serve

@@ -41,7 +41,8 @@ class Starter {
   Result<void> Start(Task& task, bool reuse);
   Result<Plan> Acquire(const Task& task, bool reuse, const SequenceOptions* open_as);
   bool MayComputeAll(bool reuse) const;
-  bool HasRoomFor(uint64_t tokens) const;
+  void BringBack(Task& task, uint64_t now_us);
+  bool HasRoomFor(const Task& task) const;
 
   EngineState& state_;
   const Identity& identity_;

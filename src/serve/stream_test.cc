@@ -287,6 +287,7 @@ TEST_F(StreamTest, ItIsInMemoryAgainWhenThereIsRoom) {
   while (!client.Of(b).response) {
     if (client.Of(a).response) clock_.Advance(20'000);
     engine_->Tick();
+    machine_.transfers->Tick(1000);
     client.Take(a);
     client.Take(b);
   }

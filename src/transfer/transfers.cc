@@ -391,6 +391,9 @@ void Transfers::Forget(Ends& ends) {
   }
   MutexLock lock(mutex_);
   take(new_);
+  const size_t flushes = flushes_.size();
+  take(flushes_);
+  flushes_waiting_ -= static_cast<uint32_t>(flushes - flushes_.size());
   ended.swap(ends.ended_);
 }
 
@@ -449,7 +452,7 @@ bool Transfers::TurnHere(const Turning& turning) {
   }
 }
 
-StoreOutcome Transfers::Ask(const std::function<void(Ends&, AtEnd)>& begin) {
+StoreOutcome Transfers::Ask(const std::function<void(Ends&, AtEnd)>& begin, uint64_t timeout_us) {
   Ends ends(*this);
   std::optional<StoreOutcome> outcome;
   begin(ends, [&](const StoreCompletion& end) { outcome = end.outcome; });
@@ -458,8 +461,8 @@ StoreOutcome Transfers::Ask(const std::function<void(Ends&, AtEnd)>& begin) {
         ends.Run();
         return outcome.has_value();
       },
-      UINT64_MAX);
-  return *outcome;
+      timeout_us);
+  return outcome.value_or(StoreOutcome::kDeadline);
 }
 
 StoreOutcome Transfers::Erase(const tier::PublisherId& publisher) {
@@ -471,13 +474,14 @@ StoreOutcome Transfers::Erase(const tier::PublisherId& publisher) {
   });
 }
 
-StoreOutcome Transfers::FlushAll() {
-  return Ask([&](Ends& ends, AtEnd at_end) {
+StoreOutcome Transfers::FlushAll(uint64_t timeout_us) {
+  const auto flush = [&](Ends& ends, AtEnd at_end) {
     MutexLock lock(mutex_);
     flushes_.emplace(next_tag_++,
                      Request{.ends = &ends, .begin = FlushStore, .at_end = std::move(at_end)});
     ++flushes_waiting_;
-  });
+  };
+  return Ask(flush, timeout_us);
 }
 
 // What was to be written before the flush has been given to the store when nothing waits any more.

@@ -168,8 +168,8 @@ class Transfers {
 
   // Requests that the caller waits for.
 
-  /// Flush, once no worker has anything that waits to be written.
-  tier::StoreOutcome FlushAll();
+  /// Flush, once no worker has anything that waits to be written. kDeadline: not in this time.
+  tier::StoreOutcome FlushAll(uint64_t timeout_us = UINT64_MAX);
   /// Forgets everything of a publisher, for good.
   tier::StoreOutcome Erase(const tier::PublisherId& publisher);
   /// For a caller that cannot go on without it: it turns the store itself, and its worker. The
@@ -223,7 +223,8 @@ class Transfers {
       QUIRE_REQUIRES(mutex_);
   uint64_t events() const;
   bool TurnHere(const Turning& turning);
-  tier::StoreOutcome Ask(const std::function<void(Ends&, AtEnd)>& begin);
+  tier::StoreOutcome Ask(const std::function<void(Ends&, AtEnd)>& begin,
+                         uint64_t timeout_us = UINT64_MAX);
 
   const std::unique_ptr<tier::Store> store_;
   const Clock& clock_;

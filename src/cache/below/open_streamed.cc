@@ -155,11 +155,7 @@ RecordChain Admission::ChainOf(const PlanState& plan) {
     return true;
   };
   const uint64_t in_memory = std::min<uint64_t>(plan.path.size(), chain.blocks());
-  if (!has(in_memory)) {
-    const transfer::Transfers::Turning here;
-    transfers.Hurry();
-    transfers.Await([&] { return has(in_memory); }, kWrittenWaitUs, &here);
-  }
+  if (!has(in_memory)) transfers.FlushAll(kWrittenWaitUs);
   has(chain.blocks());
   chain.Cut(there * cache_.block_tokens());
   return chain;
