@@ -1,11 +1,13 @@
 """--resident-tokens: a context that --hot-bytes cannot hold is read back from the store, and every bit stays the same."""
 
+import concurrent.futures
 import functools
 import random
 
 import pytest
 
 import quire_cli
+import quire_server
 
 TINY = quire_cli.REPOSITORY / "models/tiny"
 TOKENS = 4000  # of 2 KiB in bf16: 8 MiB
@@ -99,3 +101,37 @@ def test_what_is_missing_is_said(tmp_path):
                        ((*SMALL[:-1], "3000", *store), "lower resident_tokens")):
         refused = generate(*flags)
         assert refused.exit_code == 4 and why in refused.stderr, refused.describe()
+
+
+def complete(server, seed, on_full):
+    prompt = [int(each) for each in ids(1600, seed).split(",")]
+    status, answer = server.ask("/v1/completions", {"prompt": prompt, "max_tokens": 40, "on_full": on_full,
+                                                    "ignore_eos": True}, timeout=120)
+    assert status == 200, answer
+    return answer["choices"][0]["text"]
+
+
+def test_requests_spill_where_memory_has_room_for_one_of_them(tmp_path):
+    roomy = ("--hot-bytes", "64MiB", "--chunk", 16)
+    tight = ("--hot-bytes", "6500KiB", "--chunk", 16, "--resident-tokens", 100, "--store", tmp_path / "store")
+    with quire_server.serving(tmp_path / "a", *roomy) as server:
+        alone = [complete(server, seed, "reject") for seed in (1, 2)]
+        status, answer = server.ask("/v1/completions", {"prompt": "a", "on_full": "spill"})
+        assert status == 400 and "resident_tokens" in answer["error"]["message"]
+        status, answer = server.ask("/v1/completions", {"prompt": "a", "on_full": "flee"})
+        assert status == 400 and answer["error"]["param"] == "on_full"
+    with quire_server.serving(tmp_path / "b", *tight) as server:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            both = list(pool.map(lambda seed: complete(server, seed, "spill"), (1, 2)))
+        assert both == alone
+        engine = server.ask("/metrics")[1]
+        assert "quire_engine_spilled_total 1" in engine
+        assert "quire_engine_preemptions_total 0" in engine
+
+
+def test_generate_spills_into_what_there_is(tmp_path):
+    refused = generate("--on-full", "spill", tokens=100)
+    assert refused.exit_code != 0 and "store" in refused.stderr, refused.describe()
+    done = generate(*SMALL, "--on-full", "spill", "--store", tmp_path / "store")
+    assert done.exit_code == 0, done.describe()
+    assert done.json["logits_digest"] == whole("bf16")["logits_digest"]
