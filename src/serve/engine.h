@@ -75,8 +75,8 @@ class Engine {
   /// Takes a request in. Its time to the first token counts from here.
   ///
   /// Errors: kInvalidArgument what can never be run; kUnsupported it spills, and the engine streams
-  ///         nothing; kNoSpace requests_max; kNotFound no such session; kBusy the session's last request has not finished. What shows later comes as
-  ///         a Response that says kFailed
+  ///         nothing; kNoSpace requests_max; kNotFound no such session; kBusy the session's last
+  ///         request has not finished. What shows later comes as a Response that says kFailed
   Result<RequestId> Submit(Request request);
   /// Ends a request at the next Tick. False: it has ended, or there is none.
   bool Cancel(RequestId id, CancelledTurn turn = CancelledTurn::kStands) {

@@ -52,7 +52,7 @@ struct ApiCall {
   bool reuse = true;           // false: computes all of the prompt
   OnFull on_full = OnFull::kReject;
   bool spills = false;  // "on_full": "spill"
-  bool echo = false;           // of kCompletions: the answer begins with the prompt
+  bool echo = false;    // of kCompletions: the answer begins with the prompt
 };
 
 inline constexpr uint32_t kChoicesDefault = 128;  // prompts times choices
