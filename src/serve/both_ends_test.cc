@@ -299,14 +299,14 @@ TEST_F(BothEndsTest, TheFrontGoesToWhereTheyAreLikelyToMeet) {
       engine_ = MakeEngine(*cache_);
       DriveOne(Of(0), /*store_ticks=*/40);
       const EngineStats stats = engine_->stats();
-      if (stats.load_bytes == 0 || stats.read_us == 0) {
+      const auto load = stats.load_rate.UsPerUnit(clock_.NowMicros());
+      const auto read = stats.read_rate.UsPerUnit(clock_.NowMicros());
+      if (!load || !read || *read == 0) {
         ADD_FAILURE() << "measured " << stats.load_bytes << " bytes and " << stats.read_us << " us";
         return wanted;
       }
       const double bytes = static_cast<double>(kReusable / kBlockTokens * cache_->block_bytes());
-      return static_cast<double>(stats.load_us) / static_cast<double>(stats.load_bytes) * bytes *
-             static_cast<double>(stats.read_tokens) / static_cast<double>(stats.read_us) /
-             kReusable;
+      return *load * bytes / *read / kReusable;
     };
     for (int i = 0; i < 3; ++i) {
       ns_per_run_ = static_cast<uint64_t>(static_cast<double>(ns_per_run_) * measure() / wanted);

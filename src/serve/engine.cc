@@ -194,8 +194,11 @@ TickReport Engine::Tick() {
   EngineStats& stats = state_.stats;
   stats.step_us += took_us;
   if (std::ranges::none_of(entries, &BatchEntry::decoded)) {
+    uint64_t tokens = 0;
+    for (const BatchEntry& entry : entries) tokens += entry.tokens;
     stats.read_us += took_us;
-    for (const BatchEntry& entry : entries) stats.read_tokens += entry.tokens;
+    stats.read_tokens += tokens;
+    state_.stats.read_rate.Add(took_us, tokens, step_us + took_us);
   }
   planner_.TakeIn(entries);
   for (const BatchEntry& entry : entries) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "serve/mailbox.h"
+#include "serve/recent_rate.h"
 #include "serve/session_store.h"
 
 namespace quire::serve {
@@ -77,6 +78,8 @@ struct EngineStats {
   uint64_t load_bytes = 0;              // that these brought
   uint64_t read_us = 0;                 // of steps that read prompts and did nothing else
   uint64_t read_tokens = 0;             // in these
+  RecentRate load_rate{};               // of load_us a byte, which LoadPolicy::kAuto goes by
+  RecentRate read_rate{};               // of read_us a token
   uint64_t streamed = 0;                // starts of requests that stream
   uint64_t streams_renewed = 0;         // of these, that began again before a block that was lost
   uint64_t spilled = 0;                 // requests that began to stream for want of room

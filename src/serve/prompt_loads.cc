@@ -13,17 +13,15 @@ namespace {
 // as the other that is less than a fifth off, and the slower one is better left to others.
 constexpr double kBothWithin = 4.0;
 
-double PerUnit(uint64_t us, uint64_t count) {
-  return static_cast<double>(us) / static_cast<double>(count);
-}
-
 }  // namespace
 
-std::optional<Costs> CostsOf(const EngineStats& measured, uint64_t tokens, uint64_t bytes) {
-  if (measured.load_bytes == 0 || measured.read_tokens == 0) return std::nullopt;
-  return Costs{
-      .load_us = PerUnit(measured.load_us, measured.load_bytes) * static_cast<double>(bytes),
-      .compute_us = PerUnit(measured.read_us, measured.read_tokens) * static_cast<double>(tokens)};
+std::optional<Costs> CostsOf(const EngineState& state, uint64_t tokens, uint64_t bytes) {
+  const uint64_t now_us = state.clock.NowMicros();
+  const auto load = state.stats.load_rate.UsPerUnit(now_us);
+  const auto read = state.stats.read_rate.UsPerUnit(now_us);
+  if (!load || !read) return std::nullopt;
+  return Costs{.load_us = *load * static_cast<double>(bytes),
+               .compute_us = *read * static_cast<double>(tokens)};
 }
 
 Bring HowToBring(LoadPolicy policy, const std::optional<Costs>& costs, bool can_both) {
@@ -44,7 +42,7 @@ uint64_t FrontTokens(const std::optional<Costs>& costs, uint64_t unread_tokens) 
 Result<void> PromptLoads::Start(Task& task, Plan plan, const SequenceOptions& options) {
   if (options.resident_tokens > 0) return Stream(task, std::move(plan), options);
   if (plan.loadable_tokens() > 0) {
-    const auto costs = CostsOf(state_.stats, plan.loadable_tokens(), plan.loadable_bytes());
+    const auto costs = CostsOf(state_, plan.loadable_tokens(), plan.loadable_bytes());
     const Bring how = HowToBring(state_.options.load, costs, CanComputeBeside(task));
     if (how == Bring::kLoad) return Load(task, std::move(plan), options, LoadOrder::kFromFront);
     if (how == Bring::kBoth) return Load(task, std::move(plan), options, LoadOrder::kFromEnd);
@@ -134,7 +132,7 @@ void PromptLoads::Meet(Task& task, Loading& load) const {
   load.ticket.Meet(position);
   const LoadProgress progress = load.ticket.progress();
   const uint64_t unread = progress.meet_tokens - std::min(progress.meet_tokens, position);
-  const uint64_t next = FrontTokens(CostsOf(state_.stats, load.tokens, progress.bytes), unread);
+  const uint64_t next = FrontTokens(CostsOf(state_, load.tokens, progress.bytes), unread);
   const uint64_t block = state_.cache.options().profile.block_tokens;
   task.StopAt(std::min(progress.meet_tokens, RoundDown(position, block) + RoundUp(next, block)));
 }
@@ -165,8 +163,10 @@ void PromptLoads::Take(Task& task, Loading load) {
   const MissReason reason = plan.reason();
   const bool failed = reason == MissReason::kLoadFailed || reason == MissReason::kLoadLate;
   if (!failed && progress.blocks_ready > 0) {
+    const uint64_t bytes = progress.bytes / progress.blocks * progress.blocks_ready;
     state_.stats.load_us += progress.elapsed_us;
-    state_.stats.load_bytes += progress.bytes / progress.blocks * progress.blocks_ready;
+    state_.stats.load_bytes += bytes;
+    state_.stats.load_rate.Add(progress.elapsed_us, bytes, state_.clock.NowMicros());
   }
   waiting_.WakeForRoom();  // what did not come is not held any more, nor what the front computed
   if (load.computes) return Join(task, load, std::move(plan));

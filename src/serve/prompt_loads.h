@@ -21,9 +21,9 @@ struct Costs {
   double load_us = 0;
   double compute_us = 0;
 };
-/// As far as the engine has seen. None: not both were measured yet.
-std::optional<Costs> CostsOf(const EngineStats& measured, uint64_t tokens, uint64_t bytes);
-/// The faster way; where nothing was measured yet both at once, or else loading.
+/// As far as the engine has seen lately. None: not both were measured.
+std::optional<Costs> CostsOf(const EngineState& state, uint64_t tokens, uint64_t bytes);
+/// The faster way; where not both were measured both at once, or else loading.
 Bring HowToBring(LoadPolicy policy, const std::optional<Costs>& costs, bool can_both);
 /// Tokens of a front's next step: to where it is likely to meet what is loaded. At least one.
 uint64_t FrontTokens(const std::optional<Costs>& costs, uint64_t unread_tokens);

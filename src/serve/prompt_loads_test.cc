@@ -9,18 +9,22 @@
 namespace quire::serve {
 namespace {
 
-TEST(Costs, AreInProportionToWhatWasMeasured) {
-  const EngineStats measured{.load_us = 100, .load_bytes = 1000, .read_us = 600, .read_tokens = 20};
-  const auto costs = CostsOf(measured, 50, 400);
-  ASSERT_TRUE(costs.has_value());
-  EXPECT_DOUBLE_EQ(costs->load_us, 40);
-  EXPECT_DOUBLE_EQ(costs->compute_us, 1500);
-}
+constexpr uint64_t kSeenUs = 1'000'000;
 
-TEST(Costs, AreNotKnownBeforeBothWereSeen) {
-  EXPECT_FALSE(CostsOf({}, 50, 400).has_value());
-  EXPECT_FALSE(CostsOf({.load_us = 5, .load_bytes = 5}, 50, 400).has_value());
-  EXPECT_FALSE(CostsOf({.read_us = 5, .read_tokens = 5}, 50, 400).has_value());
+TEST(RecentRate, ForgetsWhatWasLongAgo) {
+  RecentRate rate;
+  EXPECT_FALSE(rate.UsPerUnit(kSeenUs).has_value());
+  rate.Add(7, 0, kSeenUs);
+  EXPECT_FALSE(rate.UsPerUnit(kSeenUs).has_value());
+  rate.Add(100, 1000, kSeenUs);
+  EXPECT_DOUBLE_EQ(*rate.UsPerUnit(kSeenUs), 0.1);
+  // A disk that became ten times as slow is believed after a few loads, and one that recovers too.
+  for (int i = 0; i < 8; ++i) rate.Add(1000, 1000, kSeenUs);
+  EXPECT_NEAR(*rate.UsPerUnit(kSeenUs), 1, 0.1);
+  for (int i = 0; i < 8; ++i) rate.Add(100, 1000, kSeenUs);
+  EXPECT_NEAR(*rate.UsPerUnit(kSeenUs), 0.1, 0.1);
+  EXPECT_TRUE(rate.UsPerUnit(kSeenUs + RecentRate::kKnownUs).has_value());
+  EXPECT_FALSE(rate.UsPerUnit(kSeenUs + RecentRate::kKnownUs + 1).has_value());
 }
 
 TEST(HowToBring, ThePolicyComesFirst) {
@@ -152,6 +156,21 @@ TEST_F(PromptLoadsTest, NothingIsLoadedWhereThatIsNotWanted) {
   EXPECT_TRUE(task.running());
   EXPECT_EQ(task.position(), 0u);
   EXPECT_EQ(state_->stats.loads, 0u);
+}
+
+TEST_F(PromptLoadsTest, CostsAreInProportionToWhatWasSeenLately) {
+  MakeWith(LoadPolicy::kAuto);
+  const auto add = [&](RecentRate& rate, uint64_t us, uint64_t units) {
+    rate.Add(us, units, state_->clock.NowMicros());
+  };
+  EXPECT_FALSE(CostsOf(*state_, 50, 400).has_value());
+  add(state_->stats.load_rate, 100, 1000);
+  EXPECT_FALSE(CostsOf(*state_, 50, 400).has_value());
+  add(state_->stats.read_rate, 600, 20);
+  const auto costs = CostsOf(*state_, 50, 400);
+  ASSERT_TRUE(costs.has_value());
+  EXPECT_DOUBLE_EQ(costs->load_us, 40);
+  EXPECT_DOUBLE_EQ(costs->compute_us, 1500);
 }
 
 TEST_F(PromptLoadsTest, FromBothEndsTheFrontStopsWhereTheyMeet) {
