@@ -93,7 +93,7 @@ ApiError FromError(const Error& error) {
     case ErrorCode::kCancelled: return as(503, "server_error", "cancelled");
     case ErrorCode::kDeadline:
       return hidden(as(504, "timeout_error", "deadline"),
-                    "the call took longer than it may (--call-timeout)");
+                    "the call took longer than it may (timeout_s, or the server's --call-timeout)");
     case ErrorCode::kCorrupt:
     case ErrorCode::kIo: break;
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -243,7 +244,6 @@ ApiResult<void> RefuseTheRest(Fields& fields, Endpoint endpoint) {
       {"include_reasoning", true},
       {"detokenize", true},
       {"bad_words", Json::array()},
-      {"priority", 0},
       {"cache_prompt", true},
       {"id_slot", -1},
       {"n_keep", 0},
@@ -321,6 +321,18 @@ ApiResult<void> ReadOnFull(Fields& fields, ApiCall& call) {
   return fields.Bad("on_full", "must be 'reject', 'halt' or 'spill'");
 }
 
+// Its place among its tenant's calls, as vLLM has it: lower ones go first.
+ApiResult<void> ReadPriority(Fields& fields, ApiCall& call) {
+  constexpr int kMost = 50;
+  QUIRE_ASSIGN(const auto said, fields.Number("priority", -kMost, kMost));
+  const double priority = said.value_or(0);
+  if (priority != std::floor(priority)) return fields.Bad("priority", "must be a whole number");
+  call.priority = static_cast<uint8_t>(kMost - static_cast<int>(priority));
+  QUIRE_ASSIGN(const auto seconds, fields.Number("timeout_s", 0, kTimeoutSecondsMax));
+  if (seconds) call.timeout_us = static_cast<uint64_t>(*seconds * 1e6);
+  return {};
+}
+
 ApiResult<void> ReadCounts(Fields& fields, uint32_t choices_max, ApiCall& call) {
   QUIRE_ASSIGN(const auto choices, fields.Count("n", 1, choices_max));
   call.choices = choices.value_or(1);
@@ -365,6 +377,7 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   QUIRE_TRY(ReadStream(fields, call));
   QUIRE_ASSIGN(call.reuse, fields.Flag("reuse", true));
   QUIRE_TRY(ReadOnFull(fields, call));
+  QUIRE_TRY(ReadPriority(fields, call));
   QUIRE_TRY(PassOver(fields));
   QUIRE_TRY(RefuseTheRest(fields, endpoint));
   QUIRE_TRY(CheckSession(fields, call));
@@ -378,6 +391,26 @@ ApiResult<SaidSampling> ParseSessionCall(std::string_view body) {
   QUIRE_ASSIGN(const SaidSampling said, ReadSampling(fields));
   QUIRE_TRY(fields.NothingElse());
   return said;
+}
+
+ApiResult<uint64_t> ParseResizeCall(std::string_view body) {
+  QUIRE_ASSIGN(const Json json, ParseObject(body));
+  Fields fields(json);
+  const Json* const bytes = fields.Find("hot_bytes");
+  if (bytes == nullptr || !bytes->is_number_unsigned()) {
+    return fields.Bad("hot_bytes", "must be a whole number of bytes");
+  }
+  QUIRE_TRY(fields.NothingElse());
+  return bytes->get<uint64_t>();
+}
+
+ApiResult<std::string> ParseEraseCall(std::string_view body) {
+  QUIRE_ASSIGN(const Json json, ParseObject(body));
+  Fields fields(json);
+  QUIRE_ASSIGN(auto tenant, fields.Text("tenant"));
+  if (!tenant) return fields.Bad("tenant", "is missing");
+  QUIRE_TRY(fields.NothingElse());
+  return *std::move(tenant);
 }
 
 ApiResult<std::string> ParseTokenizeCall(std::string_view body) {

@@ -51,12 +51,15 @@ struct ApiCall {
   bool include_usage = false;  // as the last piece of a stream
   bool reuse = true;           // false: computes all of the prompt
   OnFull on_full = OnFull::kReject;
-  bool spills = false;  // "on_full": "spill"
-  bool echo = false;    // of kCompletions: the answer begins with the prompt
+  bool spills = false;               // "on_full": "spill"
+  uint8_t priority = 50;             // Request::priority: the other way round than the field
+  uint64_t timeout_us = UINT64_MAX;  // the server's own timeout holds too
+  bool echo = false;                 // of kCompletions: the answer begins with the prompt
 };
 
 inline constexpr uint32_t kChoicesDefault = 128;  // prompts times choices
 // More is refused, whatever the server allows.
+inline constexpr double kTimeoutSecondsMax = 1e6;
 inline constexpr uint32_t kStopsMax = 16;
 inline constexpr uint32_t kStopBytesMax = 1024;
 inline constexpr uint32_t kLogprobsMax = 20;
@@ -73,6 +76,12 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body,
 
 /// What a new session is made with. Errors: as ParseCall; an empty body is the defaults
 ApiResult<SaidSampling> ParseSessionCall(std::string_view body);
+
+/// The bytes of {"hot_bytes": ...}. Errors: as ParseCall
+ApiResult<uint64_t> ParseResizeCall(std::string_view body);
+
+/// The name of {"tenant": ...}. Errors: as ParseCall
+ApiResult<std::string> ParseEraseCall(std::string_view body);
 
 /// The text of {"text": ...}. Errors: as ParseCall
 ApiResult<std::string> ParseTokenizeCall(std::string_view body);

@@ -50,6 +50,7 @@ struct Caller {
   TenantId tenant = kDefaultTenant;
   std::string name = "default";
   bool sees_all = false;
+  bool is_operator = false;  // by a key, or through the operator's listener
 };
 
 /// Keys as digests under a secret of this process.

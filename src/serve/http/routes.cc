@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kRead = "GET, HEAD";
 constexpr std::string_view kCall = "POST";
 
-constexpr std::array<Route, 13> kRoutes = {{
+constexpr std::array<Route, 15> kRoutes = {{
     {.way = Way::kHealth, .name = "/healthz", .methods = kRead, .is_open = true},
     {.way = Way::kHealth, .name = "/health", .methods = kRead, .is_open = true},
     {.way = Way::kReady, .name = "/readyz", .methods = kRead, .is_open = true},
@@ -17,6 +17,8 @@ constexpr std::array<Route, 13> kRoutes = {{
     {.way = Way::kModels, .name = "/v1/models", .methods = kRead},
     {.way = Way::kCache, .name = "/v1/cache", .methods = kRead},
     {.way = Way::kPrefetch, .name = "/v1/cache/prefetch", .methods = kCall},
+    {.way = Way::kResize, .name = "/v1/cache/resize", .methods = kCall},
+    {.way = Way::kErase, .name = "/v1/cache/erase", .methods = kCall},
     {.way = Way::kMetrics, .name = "/metrics", .methods = kRead},
     {.way = Way::kTokenize, .name = "/v1/tokenize", .methods = kCall},
     {.way = Way::kDetokenize, .name = "/v1/detokenize", .methods = kCall},

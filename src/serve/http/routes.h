@@ -16,6 +16,8 @@ enum class Way : uint8_t {
   kModel,
   kCache,
   kPrefetch,
+  kResize,
+  kErase,
   kMetrics,
   kTokenize,
   kDetokenize,

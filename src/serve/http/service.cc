@@ -155,7 +155,10 @@ Result<void> Service::AddTenants(const KeysFile& keys) {
     context_.engine.SetTenant({.tenant = id, .weight = tenant.weight, .domain = domain_id});
     tenants_.push_back({.id = id, .name = tenant.cache.name, .domain = domain_id});
     for (const std::string& key : tenant.keys) {
-      keys_.Add(key, {.tenant = id, .name = tenant.cache.name, .sees_all = tenant.is_operator});
+      keys_.Add(key, {.tenant = id,
+                      .name = tenant.cache.name,
+                      .sees_all = tenant.is_operator,
+                      .is_operator = tenant.is_operator});
     }
   }
   return {};
@@ -172,7 +175,7 @@ ApiResult<Caller> Service::CallerOf(const HttpRequest& request) const {
     if (!IsLoopbackHost(request.host)) {
       return refused(403, "forbidden_host", "the operator's listener answers to loopback names");
     }
-    return Caller{.name = tenants_.front().name, .sees_all = true};
+    return Caller{.name = tenants_.front().name, .sees_all = true, .is_operator = true};
   }
   if (keys_.empty()) {
     if (options_.loopback_names_only && !IsLoopbackHost(request.host)) {
@@ -288,6 +291,8 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kModel: return reply(OneModel(route.rest));
     case Way::kCache: return reply(CacheJson(handled.caller));
     case Way::kPrefetch: return reply(Prefetch(request, handled.caller));
+    case Way::kResize:
+    case Way::kErase: return reply(Operate(request, route.way, handled.caller));
     case Way::kMetrics: return reply(MetricsText(handled.caller));
     case Way::kNone:
     case Way::kHealth:

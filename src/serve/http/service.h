@@ -129,6 +129,11 @@ class Service {
   OrderedJson TreeJson(const Caller& caller) const;
   OrderedJson CallsJson(const Caller& caller) const;
 
+  // service_operator.cc
+  ApiResult<Reply> Operate(const HttpRequest& request, Way way, const Caller& caller);
+  ApiResult<Reply> Resize(const HttpRequest& request);
+  ApiResult<Reply> Erase(const HttpRequest& request);
+
   // service_calls.cc
   ApiResult<void> CheckModel(const ApiCall& call) const;
   ApiResult<void> StartCall(const HttpRequest& request, Endpoint endpoint, Handled& handled);

@@ -81,18 +81,20 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
     }
     QUIRE_ASSIGN(const uint32_t tokens, AnswerTokens(call, caller, prompt.size()));
     for (uint32_t i = 0; i < call.choices; ++i) {
-      requests.push_back({.prompt = prompt,
-                          .max_tokens = tokens,
-                          .stop_tokens = stop_tokens,
-                          .sampling = sampling,
-                          .rules = call.rules,
-                          .on_full = call.on_full,
-                          .spills = call.spills,
-                          .reuse = call.reuse,
-                          .tenant = caller.tenant,
-                          .deadline_us = now_us + options_.call_timeout_us,
-                          .logprobs = call.logprobs,
-                          .prompt_logprobs = call.echo && call.logprobs});
+      requests.push_back(
+          {.prompt = prompt,
+           .max_tokens = tokens,
+           .stop_tokens = stop_tokens,
+           .sampling = sampling,
+           .rules = call.rules,
+           .on_full = call.on_full,
+           .spills = call.spills,
+           .reuse = call.reuse,
+           .tenant = caller.tenant,
+           .priority = call.priority,
+           .deadline_us = now_us + std::min(call.timeout_us, options_.call_timeout_us),
+           .logprobs = call.logprobs,
+           .prompt_logprobs = call.echo && call.logprobs});
       if (!session.is_none()) requests.back().session = session;
       ++sampling.seed;  // another answer is another draw
     }

@@ -206,6 +206,64 @@ TEST_F(ServiceTest, KeysSayWhoSeesWhat) {
   EXPECT_EQ(AskJson(listener)["scope"], "all");
 }
 
+TEST_F(ServiceTest, TheOperatorAloneErasesAndResizes) {
+  Make(kKeys);
+  const std::string alice = "alice-0123456789abcdef";
+  const std::string ops = "ops-0123456789abcdef";
+  const std::string body = R"({"max_tokens": 2, "prompt": )" + kPrompt + "}";
+  AskJson(Post("/v1/completions", body, alice));
+  AskJson(Post("/v1/completions", body, "bob-0123456789abcdef"));
+  const std::string session = AskJson(Post("/v1/sessions", "", alice))["id"];
+  const std::string erase = R"({"tenant": "alice"})";
+  EXPECT_EQ(AskJson(Post("/v1/cache/erase", erase, alice), 403)["error"]["code"], "operator_only");
+  AskJson(Post("/v1/cache/resize", R"({"hot_bytes": 1})", alice), 403);
+  AskJson(Post("/v1/cache/erase", R"({"tenant": "carol"})", ops), 404);
+  AskJson(Post("/v1/cache/erase", "{}", ops), 400);
+  const OrderedJson erased = AskJson(Post("/v1/cache/erase", erase, ops));
+  EXPECT_GT(erased["blocks"], 0);
+  EXPECT_EQ(erased["sessions"], 1);
+  AskJson(Get("/v1/sessions/" + session, alice), 404);
+  EXPECT_EQ(AskJson(Get("/v1/cache", alice))["index"]["blocks"], 0);
+  EXPECT_GT(AskJson(Get("/v1/cache", "bob-0123456789abcdef"))["index"]["blocks"], 0);
+  // What it asks later is computed and cached again.
+  EXPECT_EQ(AskJson(Post("/v1/completions", body,
+                         alice))["usage"]["prompt_tokens_details"]["cached_tokens"],
+            0);
+
+  HttpRequest resize = Post("/v1/cache/resize", R"({"hot_bytes": 33554432})");
+  resize.by_operator_listener = true;
+  AskJson(resize);
+  EXPECT_EQ(cache_->stats().hot_bytes_limit, 32u << 20);
+  resize.body = R"({"hot_bytes": 1})";
+  EXPECT_EQ(AskJson(resize, 409)["error"]["code"], "busy");
+  resize.body = R"({"hot_bytes": 9000000000000000})";
+  EXPECT_EQ(AskJson(resize, 400)["error"]["code"], "too_large");
+  resize.body = R"({"hot_bytes": "1GB"})";
+  EXPECT_EQ(AskJson(resize, 400)["error"]["param"], "hot_bytes");
+  EXPECT_EQ(cache_->stats().hot_bytes_limit, 32u << 20);
+}
+
+TEST_F(ServiceTest, ACallHasATimeAndAPlaceOfItsOwn) {
+  Make();
+  const auto with = [&](const std::string& fields) {
+    return Post("/v1/completions",
+                R"({"max_tokens": 2, "prompt": )" + kPrompt + ", " + fields + "}");
+  };
+  AskJson(with(R"("priority": -50)"));
+  AskJson(with(R"("priority": 50, "timeout_s": 60)"));
+  for (const char* const wrong : {"51", "-51", "1.5", R"("high")"}) {
+    EXPECT_EQ(AskJson(with(std::string(R"("priority": )") + wrong), 400)["error"]["param"],
+              "priority");
+  }
+  EXPECT_EQ(AskJson(with(R"("timeout_s": -1)"), 400)["error"]["param"], "timeout_s");
+  EXPECT_EQ(AskJson(with(R"("timeout_s": 0)"), 504)["error"]["code"], "deadline");
+}
+
+TEST_F(ServiceTest, NobodyIsTheOperatorForWantOfKeys) {
+  Make();
+  AskJson(Post("/v1/cache/erase", R"({"tenant": "default"})"), 403);
+}
+
 TEST_F(ServiceTest, WhatCannotBeAnsweredHasItsStatus) {
   Make();
   AskJson(Get("/nothing"), 404);
@@ -413,6 +471,9 @@ TEST_F(ServiceTest, EachRouteHasItsNameAndItsMethods) {
                          {"/readyz", "/readyz", true, false},
                          {"/metrics", "/metrics", true, false},
                          {"/v1/cache", "/v1/cache", true, false},
+                         {"/v1/cache/prefetch", "/v1/cache/prefetch", false, true},
+                         {"/v1/cache/resize", "/v1/cache/resize", false, true},
+                         {"/v1/cache/erase", "/v1/cache/erase", false, true},
                          {"/v1/models", "/v1/models", true, false},
                          {"/v1/models/tiny", "/v1/models", true, false},
                          {"/v1/tokenize", "/v1/tokenize", false, true},

@@ -193,6 +193,20 @@ ApiResult<void> SessionTable::End(const Caller& caller, const std::string& name)
   return {};
 }
 
+ApiResult<uint64_t> SessionTable::EndAllOf(TenantId tenant) {
+  Settling settling = MakeSettling();
+  uint64_t count = 0;
+  {
+    MutexLock lock(mutex_);
+    count = std::erase_if(entries_, [&](const auto& each) { return each.second.tenant == tenant; });
+    engine_.EndSessionsOf(tenant, std::move(settling.settled));
+  }
+  if (const auto ended = settling.outcome.get(); !ended) {
+    return std::unexpected(FromFileError(ended.error()));
+  }
+  return count;
+}
+
 ApiResult<OrderedJson> SessionTable::Get(const Caller& caller, const std::string& name,
                                          uint64_t now_us) const {
   MutexLock lock(mutex_);

@@ -42,6 +42,10 @@ class SessionTable {
   ApiResult<OrderedJson> Fork(const Caller& caller, const std::string& from, uint64_t now_us);
   /// Errors: 404; 500 its file may come back
   ApiResult<void> End(const Caller& caller, const std::string& name);
+  /// Ends all of a tenant's, also while calls of them are under way, and those of its files that
+  /// nobody opened. Returns how many the table had.
+  /// Errors: 500 a file may come back: ask again
+  ApiResult<uint64_t> EndAllOf(TenantId tenant);
   /// Errors: 404
   ApiResult<OrderedJson> Get(const Caller& caller, const std::string& name, uint64_t now_us) const;
   OrderedJson List(const Caller& caller, uint64_t now_us) const;

@@ -1,0 +1,63 @@
+// What only the operator may ask: another budget, and a tenant's erasure.
+#include <fmt/format.h>
+
+#include "serve/http/api_error.h"
+#include "serve/http/api_request.h"
+#include "serve/http/service.h"
+
+namespace quire::serve::http {
+
+namespace {
+
+// The operator may hear all of it.
+ApiError FromCacheError(const Error& error) {
+  ApiError shown = FromError(error);
+  const bool may_work_later = error.code == ErrorCode::kBusy || error.code == ErrorCode::kNoSpace;
+  if (may_work_later) shown = {.status = 409, .type = "conflict_error", .code = "busy"};
+  if (error.code == ErrorCode::kTooLarge) shown.code = "too_large";
+  shown.message = error.message;
+  return shown;
+}
+
+Reply Answered(const OrderedJson& json) { return {.body = Dump(json)}; }
+
+}  // namespace
+
+ApiResult<Reply> Service::Operate(const HttpRequest& request, Way way, const Caller& caller) {
+  if (!caller.is_operator) {
+    return std::unexpected(ApiError{
+        .status = 403,
+        .type = "permission_error",
+        .code = "operator_only",
+        .message = "this is for the operator: ask at --operator-listen, or with a key of a "
+                   "tenant that has `operator = true` in the keys file"});
+  }
+  return way == Way::kResize ? Resize(request) : Erase(request);
+}
+
+ApiResult<Reply> Service::Resize(const HttpRequest& request) {
+  QUIRE_ASSIGN(const uint64_t hot_bytes, ParseResizeCall(request.body));
+  if (const auto resized = context_.cache.Resize(hot_bytes); !resized) {
+    return std::unexpected(FromCacheError(resized.error()));
+  }
+  const auto [used, limit] = context_.budget_used_of();
+  return Answered({{"object", "cache.budget"}, {"used_bytes", used}, {"limit_bytes", limit}});
+}
+
+// Its sessions are texts of it, so they go too. Where one of the two fails the other is done.
+ApiResult<Reply> Service::Erase(const HttpRequest& request) {
+  QUIRE_ASSIGN(const std::string name, ParseEraseCall(request.body));
+  const auto tenant = context_.cache.FindTenant(name);
+  if (!tenant) return NotFound(fmt::format("there is no tenant {}", Echo(name)));
+  const auto erased = context_.cache.Erase(*tenant);
+  QUIRE_ASSIGN(const uint64_t sessions, sessions_.EndAllOf(*tenant));
+  if (!erased) return std::unexpected(FromCacheError(erased.error()));
+  return Answered({{"object", "cache.erased"},
+                   {"tenant", name},
+                   {"blocks", erased->blocks},
+                   {"slots_zeroed", erased->slots_zeroed},
+                   {"slots_pending", erased->slots_pending},
+                   {"sessions", sessions}});
+}
+
+}  // namespace quire::serve::http
