@@ -123,6 +123,7 @@ turns: deps  ## threads of a cache in the orders of 30,000 seeds
 long-context: build  ## 200,000 tokens with a twentieth of them in memory, on a real directory (LONG="--directory DIR")
 	@scripts/venv
 	@build/venv/bin/python scripts/long-context $(LONG)
+	@build/venv/bin/python scripts/long-context --window 4096
 
 nightly: dev-deps  ## all that is too slow for every change, each step in turn; ends with one line
 	@scripts/nightly

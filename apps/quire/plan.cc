@@ -23,6 +23,7 @@ struct PlanFlags {
   uint32_t residual_tokens = 0;
   uint64_t resident_tokens = 0;
   uint32_t chunk_tokens = 512;
+  model::Window window;
   bool json = false;
 };
 
@@ -30,7 +31,8 @@ constexpr uint64_t kConfigBytesMax = 16 << 20;
 
 Result<nlohmann::ordered_json> PlanOf(const PlanFlags& flags) {
   QUIRE_ASSIGN(const std::string text, ReadFile(flags.config, kConfigBytesMax));
-  QUIRE_ASSIGN(const model::ModelConfig config, model::ParseConfig(text, flags.config));
+  QUIRE_ASSIGN(model::ModelConfig config, model::ParseConfig(text, flags.config));
+  QUIRE_TRY(model::SetWindow(flags.window, config));
   const Codec codec = ParseCodec(flags.kv).value();
   const Geometry geometry = model::GeometryOf(config);
   // Open blocks hold what the model computes; a config that does not say computes in two bytes.
@@ -124,6 +126,7 @@ void AddPlan(Command& program) {
                .value = &flags->residual_tokens,
                .help = "Last tokens that are read in full precision, where the codec encodes",
                .shows_default = true});
+  AddWindowFlags(command, flags->window);
   command.Add({.name = "--resident-tokens",
                .value = &flags->resident_tokens,
                .help = "Also what it takes to stream the context from a store, with so many of its "

@@ -78,6 +78,7 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
   options.policy = flags.policy;
   if (flags.eviction_batch == "adaptive") options.eviction_batch = EvictionBatch::kAdaptive;
   QUIRE_ASSIGN(options.hot_bytes, ParseBytes(flags.hot_bytes));
+  QUIRE_ASSIGN(options.hot_bytes_max, ParseBytes(flags.hot_bytes_max));
   options.tokens_max = flags.max_seq_len != 0 ? flags.max_seq_len : model.config().positions_max;
   if (device != nullptr) device->Choose(options);
   return options;
@@ -88,6 +89,17 @@ serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags) {
           .chunk_tokens_max = flags.chunk_tokens,
           .load = *serve::LoadPolicyOf(flags.load),  // a name that was checked
           .resident_tokens = flags.resident_tokens};
+}
+
+void AddWindowFlags(Command& command, model::Window& window) {
+  command.Add({.name = "--window",
+               .value = &window.window_tokens,
+               .help = "Every layer of a model without windows sees --sinks and this many last "
+                       "tokens; memory stays the same however long the text is, the answer is "
+                       "another one (default: all)"});
+  command.Add({.name = "--sinks",
+               .value = &window.sink_tokens,
+               .help = "First tokens that stay in sight of --window (default: none)"});
 }
 
 void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
@@ -130,11 +142,16 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
   command.Add({.name = "--max-seq-len",
                .value = &flags.max_seq_len,
                .help = "Longest prompt and output together (default: the model's)"});
+  AddWindowFlags(command, flags.window);
   command.Add({.name = "--hot-bytes",
                .value = &flags.hot_bytes,
                .help = "Budget of the cache: 4GB, 512MiB",
                .check = BytesCheck(),
                .shows_default = true});
+  command.Add({.name = "--hot-bytes-max",
+               .value = &flags.hot_bytes_max,
+               .help = "Most that the budget may be raised to while it runs (default: --hot-bytes)",
+               .check = BytesCheck()});
   command.Add({.name = "--store",
                .value = &flags.store,
                .help = "Directory where blocks outlive the process; a later one finds them"});
@@ -216,6 +233,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
                model::Model::Load(
                    flags.model,
                    {.compute_f32 = flags.compute == "f32",
+                    .window = flags.window,
                     .progress = [&bar](uint64_t done, uint64_t total) { bar.Update(done, total); },
                     .operators = runtime->device_ == nullptr ? model::OperatorsFactory()
                                                              : runtime->device_->operators()}));

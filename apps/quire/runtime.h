@@ -29,11 +29,13 @@ struct RuntimeFlags {
   uint32_t residual_tokens = 0;
   std::string layout = "block_major";
   uint64_t max_seq_len = 0;  // 0: the model's
+  model::Window window;      // of every layer; none: the model's
   std::string placement = "free_list";
   std::string policy = "lru";
   std::string eviction_batch = "exact";
   std::string hot_bytes = "4GB";
-  std::string store{};  // directory; empty: none
+  std::string hot_bytes_max = "0";  // 0: hot_bytes
+  std::string store{};              // directory; empty: none
   std::string store_bytes = "8GiB";
   std::string warm_bytes = "0";
   bool keep_sessions = false;  // in the store's directory, over restarts
@@ -58,6 +60,8 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
 /// What the flags ask of an engine: chunks of one size.
 serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags);
 
+/// --window and --sinks.
+void AddWindowFlags(Command& command, model::Window& window);
 /// Adds the flags that every command with a model takes.
 enum class ModelFlag { kRequired, kOptional };
 void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model = ModelFlag::kRequired);

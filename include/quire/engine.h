@@ -47,6 +47,11 @@ typedef struct quire_engine_options {
   const char* load;    // what the store has is loaded: "always" (NULL), "never", or "auto": loaded,
                        // computed or both, whatever is fastest
   quire_eviction_batch eviction_batch;  // 0: QUIRE_EXACT
+  uint64_t hot_bytes_max;               // most that quire_engine_resize may ask for; 0: hot_bytes
+  // Every layer of a model without windows sees its first sink_tokens and the window_tokens before
+  // it: memory stays the same however long the text is, the answer is another one. 0: all.
+  uint32_t window_tokens;
+  uint32_t sink_tokens;
 } quire_engine_options;
 
 /// Loads the model and opens the store; a thread of the engine's own computes from now on.
@@ -59,6 +64,11 @@ typedef struct quire_engine_options {
 quire_code quire_engine_open(const quire_engine_options* options, quire_engine** engine,
                              quire_error* error);
 void quire_engine_free(quire_engine* engine);
+
+/// Changes the budget of the cache in memory while sessions go on.
+///
+/// Errors: as quire_cache_resize
+quire_code quire_engine_resize(quire_engine* engine, uint64_t hot_bytes, quire_error* error);
 
 /// Sessions that there are, open or in the store, in the order of their names, as a JSON array of
 /// {"name", "tokens", "open", "unusable"}: why it cannot go on here, or null.
@@ -133,6 +143,9 @@ typedef struct quire_turn_options {
   // Where memory has no room: QUIRE_REJECT (0), it waits and may be preempted; QUIRE_HALT, it ends;
   // QUIRE_SPILL, it streams from the store until there is room (needs resident_tokens).
   quire_on_full on_full;
+  uint64_t timeout_us;  // a turn that has not ended after so long fails; 0: never
+  // Where several wait or memory is short, turns with lower ones go first: -50 to 50.
+  int32_t priority;
 } quire_turn_options;
 
 /// Begins a turn; quire_session_next says how it goes on.

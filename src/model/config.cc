@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 
 #include "base/json.h"
@@ -304,6 +305,25 @@ Result<ModelConfig> ParseConfig(std::string_view json, std::string_view file_nam
   return config;
 }
 
+Result<void> SetWindow(const Window& window, ModelConfig& config) {
+  if (window.window_tokens == 0) {
+    if (window.sink_tokens == 0) return {};
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("sink_tokens {}: without window_tokens all tokens are seen",
+                            window.sink_tokens));
+  }
+  if (!config.window_layers.empty()) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("window_tokens {}: the model has a window of its own, of {} tokens",
+                            window.window_tokens, config.window_tokens));
+  }
+  config.window_tokens = window.window_tokens;
+  config.sink_tokens = window.sink_tokens;
+  config.window_layers.resize(config.layers);
+  std::iota(config.window_layers.begin(), config.window_layers.end(), 0u);
+  return {};
+}
+
 Geometry GeometryOf(const ModelConfig& config) {
   Geometry geometry = Geometry::Uniform(config.layers, config.kv_heads, config.head_dim);
   if (config.window_layers.empty()) return geometry;
@@ -312,7 +332,7 @@ Geometry GeometryOf(const ModelConfig& config) {
   const LayerGroup window = {.kind = LayerKind::kWindow,
                              .layers = config.window_layers,
                              .window_tokens = config.window_tokens,
-                             .sink_tokens = 0,
+                             .sink_tokens = config.sink_tokens,
                              .streams = full.streams};
   if (full.layers.empty()) geometry.groups.clear();
   geometry.groups.push_back(window);

@@ -39,6 +39,7 @@ struct ModelConfig {
   bool mlp_bias = false;                // gate, up and down
   uint32_t window_tokens = 0;           // of window_layers: a query and window_tokens - 1 before it
   std::vector<uint32_t> window_layers;  // ascending; the others see everything
+  uint32_t sink_tokens = 0;             // of window_layers: the first ones, which all queries see
   bool tied_embeddings = false;         // the output matrix is the embedding
   std::optional<ComputeType> dtype;     // what the config says; the tensors decide
   std::optional<TokenId> bos;
@@ -63,6 +64,19 @@ struct ModelConfig {
 ///          architecture or feature this build lacks. The message names file_name and the field
 /// Threads: any
 Result<ModelConfig> ParseConfig(std::string_view json, std::string_view file_name);
+
+/// The window that a user gives to a model without one: in every layer a query sees the first
+/// sink_tokens, itself and the window_tokens - 1 before it. The answers are not those of the whole
+/// context.
+struct Window {
+  uint32_t window_tokens = 0;  // 0: none is given
+  uint32_t sink_tokens = 0;
+};
+
+/// Gives every layer this window.
+///
+/// Errors: kInvalidArgument sinks without a window; kUnsupported the model has a window of its own
+Result<void> SetWindow(const Window& window, ModelConfig& config);
 
 /// Shape of the model's KV cache: the layers that see everything, then those with a window.
 Geometry GeometryOf(const ModelConfig& config);

@@ -239,6 +239,26 @@ TEST(ConfigTest, WindowsByFamily) {
   EXPECT_EQ(geometry.values_per_token(), 4u * 2 * 2 * 16);
 }
 
+TEST(ConfigTest, AModelWithoutWindowsGetsOne) {
+  ModelConfig config = Parsed(Minimal("llama"));
+  const ModelConfig before = config;
+  ASSERT_TRUE(SetWindow({}, config).has_value());
+  EXPECT_EQ(config, before);
+  const auto sinks_alone = SetWindow({.sink_tokens = 4}, config);
+  ASSERT_FALSE(sinks_alone.has_value());
+  EXPECT_EQ(sinks_alone.error().code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(SetWindow({.window_tokens = 9, .sink_tokens = 4}, config).has_value());
+  const Geometry geometry = GeometryOf(config);
+  ASSERT_TRUE(geometry.Validate().has_value());
+  ASSERT_EQ(geometry.groups.size(), 1u);
+  EXPECT_EQ(geometry.groups[0].layers.size(), config.layers);
+  EXPECT_EQ(geometry.groups[0].window_tokens, 9u);
+  EXPECT_EQ(geometry.groups[0].sink_tokens, 4u);
+  const auto again = SetWindow({.window_tokens = 8}, config);
+  ASSERT_FALSE(again.has_value());
+  EXPECT_EQ(again.error().code, ErrorCode::kUnsupported);
+}
+
 TEST(ConfigTest, WindowsThatMeanNothingAreRefused) {
   constexpr std::string_view kTypes =
       R"("layer_types": ["full_attention", "full_attention", "full_attention",

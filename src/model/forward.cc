@@ -218,6 +218,7 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
   shape.open_blocks = streams.open_blocks;
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   shape.window_tokens = config.window_of(layer);
+  shape.sink_tokens = shape.window_tokens == 0 ? 0 : config.sink_tokens;
   return shape;
 }
 

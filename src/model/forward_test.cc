@@ -130,9 +130,7 @@ class NaiveModel {
       const Row x = Norm(hidden[p], input_norm);
       keys.push_back(Heads(k(x), k_norm, p));
       values.push_back(v(x));
-      const size_t window = config_.window_of(layer);
-      const size_t first = window != 0 && p >= window ? p - window + 1 : 0;
-      add(hidden[p], o(Attend(Heads(q(x), q_norm, p), keys, values, first)));
+      add(hidden[p], o(Attend(Heads(q(x), q_norm, p), keys, values, SeenBy(p, layer))));
     }
     for (Row& row : hidden) {
       const Row x = Norm(row, post_norm);
@@ -143,15 +141,25 @@ class NaiveModel {
     }
   }
 
+  // Of the tokens up to `position`.
+  std::vector<size_t> SeenBy(size_t position, uint32_t layer) const {
+    const size_t window = config_.window_of(layer);
+    std::vector<size_t> seen;
+    for (size_t t = 0; t <= position; ++t) {
+      if (window == 0 || t < config_.sink_tokens || position - t < window) seen.push_back(t);
+    }
+    return seen;
+  }
+
   Row Attend(const std::vector<Row>& queries, const std::vector<std::vector<Row>>& keys,
-             const std::vector<Row>& values, size_t first) const {
+             const std::vector<Row>& values, const std::vector<size_t>& seen) const {
     const size_t dim = config_.head_dim;
     Row out;
     for (size_t h = 0; h < queries.size(); ++h) {
       const size_t g = h / (config_.query_heads / config_.kv_heads);
       Row weights;
       double total = 0;
-      for (size_t t = first; t < keys.size(); ++t) {
+      for (const size_t t : seen) {
         double score = 0;
         for (size_t i = 0; i < dim; ++i) score += queries[h][i] * keys[t][g][i];
         weights.push_back(std::exp(score / std::sqrt(static_cast<double>(dim))));
@@ -159,8 +167,8 @@ class NaiveModel {
       }
       for (size_t i = 0; i < dim; ++i) {
         double sum = 0;
-        for (size_t t = first; t < keys.size(); ++t) {
-          sum += weights[t - first] * values[t][g * dim + i];
+        for (size_t n = 0; n < seen.size(); ++n) {
+          sum += weights[n] * values[seen[n]][g * dim + i];
         }
         out.push_back(sum / total);
       }
@@ -249,6 +257,12 @@ TEST(ForwardTest, MistralSeesItsWindow) {
   config.family = Family::kMistral;
   config.window_tokens = 37;
   config.window_layers = {0, 1};
+  ExpectClose(config, ComputeType::kF32, 300, 64);
+}
+
+TEST(ForwardTest, AWindowThatTheUserGivesHasSinks) {
+  ModelConfig config = SmallConfig();
+  ASSERT_TRUE(SetWindow({.window_tokens = 40, .sink_tokens = 5}, config).has_value());
   ExpectClose(config, ComputeType::kF32, 300, 64);
 }
 

@@ -27,7 +27,8 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& directory,
                                            const LoadOptions& options) {
   const std::string config_path = directory + "/config.json";
   QUIRE_ASSIGN(const std::string text, ReadFile(config_path, kConfigBytesMax));
-  QUIRE_ASSIGN(const ModelConfig config, ParseConfig(text, config_path));
+  QUIRE_ASSIGN(ModelConfig config, ParseConfig(text, config_path));
+  QUIRE_TRY(SetWindow(options.window, config));
   QUIRE_ASSIGN(const auto source, OpenWeights(directory));
   return Create(config, *source, options);
 }

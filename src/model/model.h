@@ -30,6 +30,8 @@ namespace quire::model {
 struct LoadOptions {
   /// Activations are not rounded to the file's type; weights keep it, since widening is exact.
   bool compute_f32 = false;
+  /// For a model without windows; its fingerprint is another one then.
+  Window window{};
   /// Bytes of weights read so far; may be empty.
   LoadProgress progress = {};
   /// Where passes are computed; empty: on the processor.

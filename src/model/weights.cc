@@ -99,6 +99,11 @@ void HashConfig(const ModelConfig& config, Blake2b<32>& hash) {
   for (uint32_t layer = 0; layer < config.layers; ++layer) {
     hash.UpdateNumber(config.window_of(layer));
   }
+  // No config.json has any, so what was stored without them keeps its name.
+  if (config.sink_tokens != 0) {
+    hash.Update("sink_tokens");
+    hash.UpdateNumber(config.sink_tokens);
+  }
 }
 
 void HashTensorHeader(const TensorInfo& tensor, Blake2b<32>& hash) {

@@ -30,9 +30,14 @@ using quire::serve::c::EngineHost;
 template <>
 [[gnu::visibility(
     "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_engine_options> = {
-    offsetof(quire_engine_options, resident_tokens), offsetof(quire_engine_options, policy),
-    offsetof(quire_engine_options, load), offsetof(quire_engine_options, eviction_batch),
-    offsetof(quire_engine_options, eviction_batch) + sizeof(quire_eviction_batch)};
+    offsetof(quire_engine_options, resident_tokens),
+    offsetof(quire_engine_options, policy),
+    offsetof(quire_engine_options, load),
+    offsetof(quire_engine_options, eviction_batch),
+    offsetof(quire_engine_options, hot_bytes_max),
+    offsetof(quire_engine_options, window_tokens),
+    offsetof(quire_engine_options, sink_tokens),
+    offsetof(quire_engine_options, sink_tokens) + sizeof(uint32_t)};
 template <>
 [[gnu::visibility(
     "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_turn_options> = {
@@ -43,7 +48,9 @@ template <>
     offsetof(quire_turn_options, logit_bias),
     offsetof(quire_turn_options, logit_bias_count),
     offsetof(quire_turn_options, on_full),
-    offsetof(quire_turn_options, on_full) + sizeof(quire_on_full)};
+    offsetof(quire_turn_options, timeout_us),
+    offsetof(quire_turn_options, priority),
+    offsetof(quire_turn_options, priority) + sizeof(int32_t)};
 
 struct quire_engine {
   std::shared_ptr<EngineHost> host;
@@ -180,10 +187,13 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
     QUIRE_TRY(NotNull(engine, "engine"));
     QUIRE_ASSIGN(const quire_engine_options asked, ReadStruct(options, "options"));
     QUIRE_TRY(NotNull(asked.model, "options->model"));
-    quire::serve::c::HostOptions host = {.model = asked.model,
-                                         .store = quire::embed::Text(asked.store),
-                                         .tokens_max = asked.tokens_max,
-                                         .threads = asked.threads};
+    quire::serve::c::HostOptions host = {
+        .model = asked.model,
+        .store = quire::embed::Text(asked.store),
+        .hot_bytes_max = asked.hot_bytes_max,
+        .tokens_max = asked.tokens_max,
+        .threads = asked.threads,
+        .window = {.window_tokens = asked.window_tokens, .sink_tokens = asked.sink_tokens}};
     if (asked.store_bytes != 0) host.store_bytes = asked.store_bytes;
     if (asked.session_bytes != 0) host.session_bytes = asked.session_bytes;
     if (asked.hot_bytes != 0) host.hot_bytes = asked.hot_bytes;
@@ -212,6 +222,13 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
 }
 
 void quire_engine_free(quire_engine* engine) { delete engine; }
+
+quire_code quire_engine_resize(quire_engine* engine, uint64_t hot_bytes, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    return engine->host->cache().Resize(hot_bytes);
+  });
+}
 
 quire_code quire_engine_sessions_json(const quire_engine* engine, char* text, size_t text_bytes,
                                       size_t* length, quire_error* error) {
@@ -338,6 +355,17 @@ quire_code quire_session_begin(quire_session* session, const quire_turn_options*
     if (!request.spills) {
       QUIRE_ASSIGN(request.on_full,
                    quire::embed::ToEnum(asked.on_full, "options->on_full", quire::OnFull::kReject));
+    }
+    constexpr int32_t kPriorityMost = 50;
+    if (asked.priority < -kPriorityMost || asked.priority > kPriorityMost) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("options->priority {}: from -50 to 50", asked.priority));
+    }
+    request.priority = static_cast<uint8_t>(kPriorityMost - asked.priority);
+    if (asked.timeout_us != 0) {
+      constexpr uint64_t kTimeoutMost = UINT64_MAX / 2;  // no sum overflows
+      request.deadline_us =
+          quire::SystemClock().NowMicros() + std::min(asked.timeout_us, kTimeoutMost);
     }
     session->stream.reset();
     if (const auto tokenizer = session->host->tokenizer()) session->stream.emplace(**tokenizer);

@@ -330,6 +330,42 @@ TEST_F(EngineCTest, OptionsThatAreNoneAreRefused) {
   quire_session_free(session);
 }
 
+TEST_F(EngineCTest, ATurnHasATimeAndAPlace) {
+  Open(nullptr);
+  quire_session* const session = OpenSession("timed", /*temperature=*/0);
+  quire_turn_options turn = Turn("Once", 8);
+  turn.priority = 51;
+  EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_INVALID_ARGUMENT);
+  turn.priority = -50;
+  turn.timeout_us = 1;
+  Ask(session, turn);
+  EXPECT_EQ(error_.code, QUIRE_DEADLINE);
+  turn.timeout_us = UINT64_MAX;
+  EXPECT_FALSE(Ask(session, turn).empty());
+  EXPECT_EQ(done_.kind, QUIRE_EVENT_DONE);
+  quire_session_free(session);
+}
+
+TEST_F(EngineCTest, AWindowAndABudgetThatGrows) {
+  quire_engine_options options = Options(nullptr);
+  options.sink_tokens = 4;
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  options.window_tokens = 16;
+  options.hot_bytes = 4 << 20;
+  options.hot_bytes_max = 8 << 20;
+  ASSERT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_OK) << Show(error_);
+  quire_session* const session = OpenSession("windowed", /*temperature=*/0);
+  // More than the budget holds of a text that is seen whole.
+  std::string text;
+  while (text.size() < 4000) text += "It is a truth universally acknowledged. ";
+  EXPECT_EQ(Ask(session, text.c_str()).find("never fit"), std::string::npos);
+  EXPECT_EQ(quire_engine_resize(engine_, 8 << 20, &error_), QUIRE_OK) << Show(error_);
+  EXPECT_EQ(quire_engine_resize(engine_, 9 << 20, &error_), QUIRE_TOO_LARGE);
+  EXPECT_EQ(quire_engine_resize(nullptr, 8 << 20, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_FALSE(Ask(session, "and").empty());
+  quire_session_free(session);
+}
+
 TEST_F(EngineCTest, StructsMayGrow) {
   Open(nullptr);
   quire_engine_options small = Options(nullptr);

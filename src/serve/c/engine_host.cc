@@ -52,7 +52,7 @@ std::string JsonText(std::string_view text) {
 Result<std::shared_ptr<EngineHost>> EngineHost::Open(const HostOptions& options) {
   std::shared_ptr<EngineHost> host(new EngineHost());
   QUIRE_ASSIGN(host->attention_, MakeCpuAttention());
-  QUIRE_ASSIGN(host->model_, model::Model::Load(options.model, {}));
+  QUIRE_ASSIGN(host->model_, model::Model::Load(options.model, {.window = options.window}));
   QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(options.model));
   host->stop_tokens_ = host->model_->config().eos;
   host->stop_tokens_.insert(host->stop_tokens_.end(), generation.eos.begin(), generation.eos.end());
@@ -108,6 +108,7 @@ Result<CacheOptions> EngineHost::CacheOptionsOf(const HostOptions& options) cons
   return CacheOptions{.geometry = model::GeometryOf(model_->config()),
                       .profile = std::move(profile),
                       .hot_bytes = options.hot_bytes,
+                      .hot_bytes_max = options.hot_bytes_max,
                       .tokens_max = options.tokens_max != 0 ? options.tokens_max : longest,
                       .clock = &SystemClock(),
                       .policy = options.policy,

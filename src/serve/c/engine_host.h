@@ -27,12 +27,14 @@ struct HostOptions {
   uint64_t store_bytes = uint64_t{8} << 30;
   uint64_t session_bytes = uint64_t{1} << 30;
   uint64_t hot_bytes = 4'000'000'000;
-  uint64_t tokens_max = 0;  // 0: the model's
+  uint64_t hot_bytes_max = 0;  // 0: hot_bytes
+  uint64_t tokens_max = 0;     // 0: the model's
   uint32_t block_tokens = kBlockTokensDefault;
   uint32_t chunk_tokens = 512;
   uint32_t threads = 0;  // 0: one per core
   std::optional<Codec> codec{};
   uint64_t resident_tokens = 0;
+  model::Window window{};
   std::string policy = CacheOptions{}.policy;
   EvictionBatch eviction_batch = EvictionBatch::kExact;
   LoadPolicy load = LoadPolicy::kAlways;
@@ -48,6 +50,7 @@ class EngineHost {
   EngineHost& operator=(const EngineHost&) = delete;
 
   Engine& engine() { return *engine_; }
+  Cache& cache() { return *cache_; }
   bool has_store() const { return store_ != nullptr; }
   /// Errors: kUnsupported the model has none
   Result<const model::Tokenizer*> tokenizer() const;
