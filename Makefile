@@ -11,7 +11,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc src/*/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build build-times cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan asan-quick thorough tsan stress serve-load fuzz-smoke sim turns tidy mutants long-context nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build build-times cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan asan-quick thorough tsan stress serve-load fuzz-smoke sim turns tidy mutants long-context nightly format format-check test-hf wheel test-adapters clean deps dev-deps asan-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -22,6 +22,9 @@ deps:
 
 dev-deps:
 	@scripts/install-deps --dev
+
+asan-deps:
+	@scripts/install-deps --asan
 
 build: deps  ## the program, at build/release/quire
 	@test -x build/release/quire || echo "build/release/quire: the first build takes some minutes; [files done/in all]"
@@ -83,7 +86,7 @@ asan: dev-deps  ## the C++ suites under AddressSanitizer and UBSan
 	@$(call BUILD,asan)
 	@scripts/run-tests build/asan --cpp-only
 
-asan-quick: dev-deps  ## the same of the layers below the cache and of what parses text
+asan-quick: asan-deps  ## the same of the layers below the cache and of what parses text
 	@$(call BUILD,asan) --target $(QUICK)
 	@scripts/run-tests --cpp-only build/asan $(QUICK)
 
