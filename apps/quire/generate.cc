@@ -190,15 +190,14 @@ Result<int> Generate(const GenerateFlags& flags) {
   QUIRE_ASSIGN(const auto prompt, PromptOf(flags, *runtime, chat));
   const size_t vocab = runtime->model().config().vocab;
 
-  const serve::Request request{.prompt = prompt,
-                               .max_tokens = flags.max_tokens,
-                               .stop_tokens = StopTokens(runtime->model().config(), generation),
-                               .sampling = SamplingOf(flags, generation),
-                               .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject,
-                               .spills = flags.on_full == "spill",
-                               .keep = flags.keep,
-                               .all_logits = !flags.logits_out.empty()};
-  const uint32_t place = flags.beside / 2;  // in the batch
+  serve::Request request{.prompt = prompt,
+                         .max_tokens = flags.max_tokens,
+                         .stop_tokens = StopTokens(runtime->model().config(), generation),
+                         .sampling = SamplingOf(flags, generation),
+                         .keep = flags.keep,
+                         .all_logits = !flags.logits_out.empty()};
+  serve::SetOnFull(flags.on_full, request);  // a name that was checked
+  const uint32_t place = flags.beside / 2;   // in the batch
   ProgressBar bar("reading the prompt");
   // Rows of reused positions stand from the run of this process that computed them.
   std::vector<float> logits;
@@ -305,13 +304,7 @@ void AddGenerate(Command& program) {
                .help = "Other sequences in the same batch",
                .check = Between<int>{0, 256},
                .shows_default = true});
-  command.Add({.name = "--on-full",
-               .value = &flags->on_full,
-               .help =
-                   "reject: refuse what may not fit; halt: stop where the cache is full; spill: "
-                   "stream from the store then, see --resident-tokens",
-               .check = OneOf{"reject", "halt", "spill"},
-               .shows_default = true});
+  AddOnFullFlag(command, flags->on_full);
   command.Add({.name = "--keep",
                .value = &flags->keep.share,
                .help = "Share of the prompt's blocks to go on with, above 0 to 1; below 1 what "

@@ -102,6 +102,16 @@ void AddWindowFlags(Command& command, model::Window& window) {
                .help = "First tokens that stay in sight of --window (default: none)"});
 }
 
+void AddOnFullFlag(Command& command, std::string& on_full) {
+  command.Add({.name = "--on-full",
+               .value = &on_full,
+               .help =
+                   "reject: refuse what may not fit; halt: stop where the cache is full; spill: "
+                   "stream from the store then, see --resident-tokens",
+               .check = OneOf{"reject", "halt", "spill"},
+               .shows_default = true});
+}
+
 void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
   command.Add({.name = "--model",
                .value = &flags.model,

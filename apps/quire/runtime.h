@@ -62,6 +62,8 @@ serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags);
 
 /// --window and --sinks.
 void AddWindowFlags(Command& command, model::Window& window);
+/// --on-full.
+void AddOnFullFlag(Command& command, std::string& on_full);
 /// Adds the flags that every command with a model takes.
 enum class ModelFlag { kRequired, kOptional };
 void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model = ModelFlag::kRequired);

@@ -109,6 +109,11 @@ Result<void> CheckFlags(ServeFlags& flags) {
                     flags.server.listen));
   }
   if (!flags.api_keys.empty() && flags.no_auth) return bad("--api-keys or --no-auth, not both");
+  QUIRE_ASSIGN(const uint64_t warm_bytes, ParseBytes(flags.runtime.warm_bytes));
+  const bool has_store = !flags.runtime.store.empty() || warm_bytes > 0;
+  if (flags.service.on_full == "spill" && (!has_store || flags.runtime.resident_tokens == 0)) {
+    return bad("--on-full spill: needs --resident-tokens, and --store or --warm-bytes");
+  }
   QUIRE_ASSIGN(flags.server.body_bytes_max, ParseBytes(flags.body_bytes));
   QUIRE_ASSIGN(flags.server.bodies_bytes_max, ParseBytes(flags.bodies_bytes));
   if (flags.server.bodies_bytes_max < flags.server.body_bytes_max) {
@@ -301,7 +306,7 @@ void AddServe(Command& program) {
                .help = "Anybody who reaches it may use and see all of it"});
   command.Add({.name = "--operator-listen",
                .value = &flags->server.operator_listen,
-               .help = "HOST:PORT on loopback whose callers see all without a key"});
+               .help = "HOST:PORT on loopback whose callers see and change all without a key"});
   command.Add(
       {.name = "--tls-cert", .value = &flags->server.tls_cert, .help = "Certificate chain, PEM"});
   command.Add(
@@ -316,6 +321,7 @@ void AddServe(Command& program) {
                        "for what it has, so that more run at once",
                .check = OneOf{"whole", "grow"},
                .shows_default = true});
+  AddOnFullFlag(command, flags->service.on_full);
   AddLimits(command, *flags);
   command.Run([flags, command]() mutable { return RunServe(command, *flags); });
 }

@@ -69,6 +69,14 @@ std::optional<LoadPolicy> LoadPolicyOf(std::string_view name) {
   return std::nullopt;
 }
 
+bool SetOnFull(std::string_view name, Request& request) {
+  const bool spills = name == "spill";
+  if (!spills && name != "reject" && name != "halt") return false;
+  request.spills = spills;
+  request.on_full = name == "halt" ? OnFull::kHalt : OnFull::kReject;
+  return true;
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(const Components& components,
                                                const Identity& identity,
                                                const EngineOptions& options) {

@@ -65,6 +65,10 @@ struct Request {
   bool reuses() const { return reuse && keep.keeps_all() && !prompt_logprobs; }
 };
 
+/// Says by a name what becomes of a request where memory has no room: "reject", "halt" or "spill"
+/// (on_full and spills). False: it is none of these, and the request stays as it was.
+bool SetOnFull(std::string_view name, Request& request);
+
 struct Response {
   Finish finish = Finish::kFailed;
   Error error{};                  // kFailed only; kCorrupt: the model gives logits not finite

@@ -38,6 +38,7 @@ def test_help_names_every_flag_group():
 def test_other_machines_need_keys():
     assert "--api-keys" in refused("--listen", "0.0.0.0:0")
     assert "loopback" in refused("--operator-listen", "0.0.0.0:0")
+    assert "--resident-tokens" in refused("--on-full", "spill")
 
 
 @pytest.mark.parametrize("address", ["", "8080", "127.0.0.1:", "127.0.0.1:99999", "no.such.host:1"])

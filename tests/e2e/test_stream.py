@@ -112,7 +112,8 @@ def complete(server, seed, on_full):
     return answer["choices"][0]["text"]
 
 
-def test_requests_spill_where_memory_has_room_for_one_of_them(tmp_path):
+@pytest.mark.parametrize("said, default", [("spill", ()), (None, ("--on-full", "spill"))])
+def test_requests_spill_where_memory_has_room_for_one_of_them(tmp_path, said, default):
     roomy = ("--hot-bytes", "64MiB", "--chunk", 16)
     tight = ("--hot-bytes", "6500KiB", "--chunk", 16, "--resident-tokens", 100, "--store", tmp_path / "store")
     with quire_server.serving(tmp_path / "a", *roomy) as server:
@@ -121,9 +122,9 @@ def test_requests_spill_where_memory_has_room_for_one_of_them(tmp_path):
         assert status == 400 and "resident_tokens" in answer["error"]["message"]
         status, answer = server.ask("/v1/completions", {"prompt": "a", "on_full": "flee"})
         assert status == 400 and answer["error"]["param"] == "on_full"
-    with quire_server.serving(tmp_path / "b", *tight) as server:
+    with quire_server.serving(tmp_path / "b", *tight, *default) as server:
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            both = list(pool.map(lambda seed: complete(server, seed, "spill"), (1, 2)))
+            both = list(pool.map(lambda seed: complete(server, seed, said), (1, 2)))
         assert both == alone
         metrics = server.ask("/metrics")[1]
         assert int(re.search(r"^quire_engine_spilled_total (\d+)$", metrics, re.MULTILINE)[1]) > 0

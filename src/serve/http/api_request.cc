@@ -311,13 +311,11 @@ ApiResult<void> ReadText(Fields& fields, uint32_t choices_max, ApiCall& call) {
   return {};
 }
 
-// What becomes of it where memory has no room.
 ApiResult<void> ReadOnFull(Fields& fields, ApiCall& call) {
-  QUIRE_ASSIGN(const auto said, fields.Text("on_full"));
-  const std::string_view name = said ? *said : "reject";
-  call.spills = name == "spill";
-  if (name == "halt") call.on_full = OnFull::kHalt;
-  if (call.spills || name == "halt" || name == "reject") return {};
+  QUIRE_ASSIGN(auto said, fields.Text("on_full"));
+  call.on_full = std::move(said).value_or("");
+  Request any;
+  if (call.on_full.empty() || SetOnFull(call.on_full, any)) return {};
   return fields.Bad("on_full", "must be 'reject', 'halt' or 'spill'");
 }
 

@@ -48,10 +48,9 @@ struct ApiCall {
   bool ignore_eos = false;             // the model's stop tokens end nothing
   std::optional<uint32_t> logprobs{};  // how many likeliest tokens besides the chosen one
   bool stream = false;
-  bool include_usage = false;  // as the last piece of a stream
-  bool reuse = true;           // false: computes all of the prompt
-  OnFull on_full = OnFull::kReject;
-  bool spills = false;               // "on_full": "spill"
+  bool include_usage = false;        // as the last piece of a stream
+  bool reuse = true;                 // false: computes all of the prompt
+  std::string on_full{};             // a name for SetOnFull; empty: the server's default
   uint8_t priority = 50;             // Request::priority: the other way round than the field
   uint64_t timeout_us = UINT64_MAX;  // the server's own timeout holds too
   bool echo = false;                 // of kCompletions: the answer begins with the prompt

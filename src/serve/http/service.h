@@ -36,6 +36,7 @@ struct ServiceOptions {
   uint32_t answer_tokens_max = 0;          // of one answer; 0: tokens_max
   uint32_t choices_max = kChoicesDefault;  // prompts of a call times answers to each
   uint64_t call_timeout_us = 600'000'000;
+  std::string on_full = "reject";  // of calls that do not say (SetOnFull)
   uint64_t calls_per_tenant_max = 256;
   SessionLimits sessions{};
   // Without keys: who reaches it under another name than a loopback one is refused, so that pages

@@ -87,14 +87,13 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
            .stop_tokens = stop_tokens,
            .sampling = sampling,
            .rules = call.rules,
-           .on_full = call.on_full,
-           .spills = call.spills,
            .reuse = call.reuse,
            .tenant = caller.tenant,
            .priority = call.priority,
            .deadline_us = now_us + std::min(call.timeout_us, options_.call_timeout_us),
            .logprobs = call.logprobs,
            .prompt_logprobs = call.echo && call.logprobs});
+      SetOnFull(call.on_full.empty() ? options_.on_full : call.on_full, requests.back());
       if (!session.is_none()) requests.back().session = session;
       ++sampling.seed;  // another answer is another draw
     }
