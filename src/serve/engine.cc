@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/canary.h"
+#include "serve/spill.h"
 
 namespace quire::serve {
 
@@ -116,16 +117,12 @@ Engine::~Engine() = default;
 Result<RequestId> Engine::Submit(Request request) {
   QUIRE_TRY(CheckRequest(request, static_cast<TokenId>(components_.model.config().vocab),
                          components_.cache.options().geometry));
-  if (request.spills && !MaySpill()) {
+  if (request.spills && !CanStream(state_)) {
     return Fail(ErrorCode::kUnsupported,
                 "request: spills: the engine streams nothing; give the cache a store, and "
                 "resident_tokens");
   }
   return mailbox_.Submit(std::move(request), components_.clock.NowMicros());
-}
-
-bool Engine::MaySpill() const {
-  return state_.options.resident_tokens > 0 && components_.cache.options().store != nullptr;
 }
 
 // Whether the session has a file.

@@ -140,7 +140,6 @@ class Engine {
 
  private:
   Engine(const Components& components, const Identity& identity, const EngineOptions& options);
-  bool MaySpill() const;
   Result<bool> ClaimName(const std::string& name, bool stored) const;
 
   void TakeCommands();

@@ -26,7 +26,7 @@ class Preemption {
   Preemption(EngineState& state, Waiting& waiting) : state_(state), waiting_(waiting) {}
 
   /// Whole blocks that it published stay in the cache for its next start, as long as there is room.
-  /// Who may spill does, instead of waiting for room.
+  /// A request that may spill does so, instead of waiting for room.
   void Preempt(Task& task, Waits waits);
   /// Notes whose readers are slow, and preempts those whom nobody read for EngineOptions::stall_us.
   /// Who was preempted for that may start again once its events are taken.

@@ -42,9 +42,12 @@ uint64_t TokensThatMayFit(const Cache& cache) {
 
 bool MayFit(const Cache& cache, uint64_t tokens) { return tokens <= TokensThatMayFit(cache); }
 
+bool CanStream(const EngineState& state) {
+  return state.options.resident_tokens > 0 && state.cache.options().store != nullptr;
+}
+
 bool CanStream(const EngineState& state, const Task& task) {
-  return state.options.resident_tokens > 0 && state.cache.options().store != nullptr &&
-         task.request().publishes();
+  return CanStream(state) && task.request().publishes();
 }
 
 bool Streams(const EngineState& state, const Task& task) {

@@ -14,7 +14,9 @@ namespace quire::serve {
 uint64_t TokensThatMayFit(const Cache& cache);
 bool MayFit(const Cache& cache, uint64_t tokens);
 
-/// What it computes is found in the store again.
+/// The engine has a store to stream from, and was told how much stays in memory.
+bool CanStream(const EngineState& state);
+/// The same, and what it computes is found in the store again.
 bool CanStream(const EngineState& state, const Task& task);
 /// Its next start streams: it has spilled, or memory cannot hold all of it.
 bool Streams(const EngineState& state, const Task& task);

@@ -31,7 +31,7 @@ class Starter {
 
   /// Looks at waiting requests in order, until one has to wait for room.
   void StartSome(uint64_t now_us);
-  /// A request that streams, though memory has room for all of it now and nobody waits for that,
+  /// A request that streams, though memory has room for all of it now and no request waits for it,
   /// goes on in memory: with what the store has of it.
   void BringBack(uint64_t now_us);
 

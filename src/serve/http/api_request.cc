@@ -402,20 +402,11 @@ ApiResult<uint64_t> ParseResizeCall(std::string_view body) {
   return bytes->get<uint64_t>();
 }
 
-ApiResult<std::string> ParseEraseCall(std::string_view body) {
+ApiResult<std::string> ParseTextCall(std::string_view body, const std::string& field) {
   QUIRE_ASSIGN(const Json json, ParseObject(body));
   Fields fields(json);
-  QUIRE_ASSIGN(auto tenant, fields.Text("tenant"));
-  if (!tenant) return fields.Bad("tenant", "is missing");
-  QUIRE_TRY(fields.NothingElse());
-  return *std::move(tenant);
-}
-
-ApiResult<std::string> ParseTokenizeCall(std::string_view body) {
-  QUIRE_ASSIGN(const Json json, ParseObject(body));
-  Fields fields(json);
-  QUIRE_ASSIGN(auto text, fields.Text("text"));
-  if (!text) return fields.Bad("text", "is missing");
+  QUIRE_ASSIGN(auto text, fields.Text(field));
+  if (!text) return fields.Bad(field, "is missing");
   QUIRE_TRY(fields.NothingElse());
   return *std::move(text);
 }

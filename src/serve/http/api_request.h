@@ -79,11 +79,8 @@ ApiResult<SaidSampling> ParseSessionCall(std::string_view body);
 /// The bytes of {"hot_bytes": ...}. Errors: as ParseCall
 ApiResult<uint64_t> ParseResizeCall(std::string_view body);
 
-/// The name of {"tenant": ...}. Errors: as ParseCall
-ApiResult<std::string> ParseEraseCall(std::string_view body);
-
-/// The text of {"text": ...}. Errors: as ParseCall
-ApiResult<std::string> ParseTokenizeCall(std::string_view body);
+/// The text of {FIELD: ...}, for example {"text": ...}. Errors: as ParseCall
+ApiResult<std::string> ParseTextCall(std::string_view body, const std::string& field);
 /// The tokens of {"tokens": [...]}. Errors: as ParseCall
 ApiResult<std::vector<TokenId>> ParseDetokenizeCall(std::string_view body);
 

@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (const auto call = ParseCall(endpoint, text); !call) (void)Dump(ErrorJson(call.error()));
   }
   (void)ParseSessionCall(text);
-  (void)ParseTokenizeCall(text);
+  (void)ParseTextCall(text, "text");
   (void)ParseKeysFile(text, "keys.toml");
   return 0;
 }

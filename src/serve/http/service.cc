@@ -19,8 +19,6 @@ constexpr size_t kBlockMapCells = 4096;
 constexpr uint64_t kEntriesMax = 65'536;  // that one answer looks at
 constexpr std::string_view kJsonType = "application/json";
 
-Reply JsonReply(const OrderedJson& json) { return {.body = Dump(json)}; }
-
 // Whatever its parameters, such as a charset.
 bool IsJson(std::string_view content_type) {
   return EqualsIgnoringCase(content_type.substr(0, content_type.find_first_of("; \t")), kJsonType);
@@ -94,6 +92,8 @@ BlockMapCells ShrinkBlockMap(std::string_view map, uint64_t cells_max) {
   if (in_cell > 0) end_cell();
   return shrunk;
 }
+
+Reply JsonReply(const OrderedJson& json) { return {.body = Dump(json)}; }
 
 Reply ErrorReply(const ApiError& error) {
   Reply reply{.status = error.status, .body = Dump(ErrorJson(error))};
@@ -340,7 +340,7 @@ ApiResult<Reply> Service::OneSession(const HttpRequest& request, const Route& ro
 }
 
 ApiResult<Reply> Service::Tokenize(const HttpRequest& request) const {
-  QUIRE_ASSIGN(const std::string text, ParseTokenizeCall(request.body));
+  QUIRE_ASSIGN(const std::string text, ParseTextCall(request.body, "text"));
   QUIRE_ASSIGN(const auto tokens, Encode(text, "text", {}));
   OrderedJson texts = OrderedJson::array();
   for (const TokenId token : tokens) {

@@ -65,6 +65,7 @@ struct Reply {
   std::string body{};
   std::vector<std::pair<std::string, std::string>> headers{};
 };
+Reply JsonReply(const OrderedJson& json);
 Reply ErrorReply(const ApiError& error);
 /// The same, after LogDetail.
 Reply ErrorReply(ApiError error, const HttpRequest& request);

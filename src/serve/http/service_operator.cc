@@ -19,8 +19,6 @@ ApiError FromCacheError(const Error& error) {
   return shown;
 }
 
-Reply Answered(const OrderedJson& json) { return {.body = Dump(json)}; }
-
 }  // namespace
 
 ApiResult<Reply> Service::Operate(const HttpRequest& request, Way way, const Caller& caller) {
@@ -41,23 +39,25 @@ ApiResult<Reply> Service::Resize(const HttpRequest& request) {
     return std::unexpected(FromCacheError(resized.error()));
   }
   const auto [used, limit] = context_.budget_used_of();
-  return Answered({{"object", "cache.budget"}, {"used_bytes", used}, {"limit_bytes", limit}});
+  return JsonReply({{"object", "cache.budget"}, {"used_bytes", used}, {"limit_bytes", limit}});
 }
 
-// Its sessions are texts of it, so they go too. Where one of the two fails the other is done.
+// Its sessions are texts of it, so they go too, and first: a turn of one would publish its text
+// again. Where one of the two fails the other is done.
 ApiResult<Reply> Service::Erase(const HttpRequest& request) {
-  QUIRE_ASSIGN(const std::string name, ParseEraseCall(request.body));
+  QUIRE_ASSIGN(const std::string name, ParseTextCall(request.body, "tenant"));
   const auto tenant = context_.cache.FindTenant(name);
   if (!tenant) return NotFound(fmt::format("there is no tenant {}", Echo(name)));
+  const auto sessions = sessions_.EndAllOf(*tenant);
   const auto erased = context_.cache.Erase(*tenant);
-  QUIRE_ASSIGN(const uint64_t sessions, sessions_.EndAllOf(*tenant));
   if (!erased) return std::unexpected(FromCacheError(erased.error()));
-  return Answered({{"object", "cache.erased"},
-                   {"tenant", name},
-                   {"blocks", erased->blocks},
-                   {"slots_zeroed", erased->slots_zeroed},
-                   {"slots_pending", erased->slots_pending},
-                   {"sessions", sessions}});
+  if (!sessions) return std::unexpected(sessions.error());
+  return JsonReply({{"object", "cache.erased"},
+                    {"tenant", name},
+                    {"blocks", erased->blocks},
+                    {"slots_zeroed", erased->slots_zeroed},
+                    {"slots_pending", erased->slots_pending},
+                    {"sessions", *sessions}});
 }
 
 }  // namespace quire::serve::http

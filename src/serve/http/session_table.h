@@ -42,8 +42,8 @@ class SessionTable {
   ApiResult<OrderedJson> Fork(const Caller& caller, const std::string& from, uint64_t now_us);
   /// Errors: 404; 500 its file may come back
   ApiResult<void> End(const Caller& caller, const std::string& name);
-  /// Ends all of a tenant's, also while calls of them are under way, and those of its files that
-  /// nobody opened. Returns how many the table had.
+  /// Ends all of a tenant's, also while calls of them are under way, and removes its files, those
+  /// too that this process did not open. Returns how many the table had.
   /// Errors: 500 a file may come back: ask again
   ApiResult<uint64_t> EndAllOf(TenantId tenant);
   /// Errors: 404
