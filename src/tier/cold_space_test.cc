@@ -283,6 +283,26 @@ TEST_F(ColdSpaceTest, WhatIsStoredIsNotGivenUpForAWriteThatIsLikelyToFail) {
   EXPECT_EQ(Load(Record(5)).outcome, kOk);
 }
 
+// What was erased there cannot be overwritten, and no other segment can be made. Whoever is told that
+// the store is busy asks again and again.
+TEST_F(ColdSpaceTest, AnErasedSegmentThatCannotBeOverwrittenIsNoRoomThatComesSoon) {
+  Open();
+  PutAll(0, 3, "a");
+  files_->set_disk_bytes(DiskBytes());
+  files_->set_rates({.write_error = 1});
+  store_->Erase(PublisherOf("a"), 1, 7);
+  EXPECT_EQ(Flush(), kIo);
+  Put(Record(4, "b"), 4);
+  std::map<uint64_t, StoreCompletion> ended;
+  while (!ended.contains(4)) ended.merge(Wait(1));
+  EXPECT_EQ(ended[4].outcome, kNoSpace);
+  files_->set_rates({});
+  Flush();
+  EXPECT_EQ(Flush(), kOk);
+  PutAll(5, 1, "b");
+  EXPECT_EQ(Load(Record(5, "b")).outcome, kOk);
+}
+
 TEST_F(ColdSpaceTest, WithoutRoomForOneSegmentNothingIsStoredAndNothingStops) {
   files_->set_disk_bytes(100'000);
   Open();

@@ -188,22 +188,22 @@ std::expected<uint32_t, SegmentTable::Refusal> SegmentTable::Choose(const Publis
     if (!own) return std::unexpected(Refusal::kBusy);
     return *own;
   }
-  bool erased = false;
   uint32_t missing = size();
   for (uint32_t i = size(); i-- > 0;) {
     if (segments_[i].state == SegmentState::kFree && Idle(segments_[i])) return i;
     if (segments_[i].state == SegmentState::kMissing) missing = i;
-    erased |= segments_[i].state == SegmentState::kErased;
   }
   if (may_make && (files() < segments_max_ || Planted(Canary::kIgnoreCap))) return missing;
   for (const SegmentState state : {SegmentState::kSealed, SegmentState::kActive}) {
     const auto least = LeastWorth(publisher, state, /*own_only=*/false, worth_of);
     if (least) return *least;
   }
-  // What is being overwritten, read or written will be there again soon.
-  const bool soon = erased || std::ranges::any_of(segments_, [](const Segment& s) {
-                      return s.state != SegmentState::kMissing && !Idle(s);
-                    });
+  // What is being overwritten, read or written will be there again soon; what could not be
+  // overwritten may never be.
+  const bool soon = std::ranges::any_of(segments_, [](const Segment& s) {
+    if (s.state == SegmentState::kErased) return s.failures == 0;
+    return s.state != SegmentState::kMissing && !Idle(s);
+  });
   return std::unexpected(soon ? Refusal::kBusy : Refusal::kProtected);
 }
 
