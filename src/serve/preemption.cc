@@ -92,11 +92,13 @@ void Preemption::GiveWay() {
   waiting_.RetryLater();  // also for those behind it, where it waits for its reader
 }
 
-bool Preemption::MakeRoomToStart(const Task& task) {
+bool Preemption::MakeRoomToStart(Task& task) {
   if (ReleaseIdleSession() || PreemptPaused(nullptr)) return true;
   Task* const other = FirstToGiveWayTo(task, state_);
-  if (other != nullptr) Preempt(*other, Waits::kRoom);
-  return other != nullptr;
+  if (other == nullptr) return false;
+  Preempt(*other, Waits::kRoom);
+  task.TakeRoom();
+  return true;
 }
 
 bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {

@@ -34,7 +34,7 @@ class Preemption {
   /// For somebody outside: what it gives is not for others of the engine's.
   void GiveWay();
   /// For a request that would start. False: nobody gives any.
-  bool MakeRoomToStart(const Task& task);
+  bool MakeRoomToStart(Task& task);
   /// For a running request that has no room for one token more. False: it takes no part in this
   /// step: it gave way itself, or ended, with `error` if nobody will ever give any.
   bool MakeRoomToGrow(Task& task, const Error& error);

@@ -118,6 +118,21 @@ TEST_F(PreemptionTest, ARequestStartsAtTheExpenseOfLowerPrioritiesOfItsTenant) {
   EXPECT_EQ(FirstToGiveWayTo(asks, *state_), nullptr);
 }
 
+TEST_F(PreemptionTest, WhoTakesRoomToStartSaysSoUntilItStarted) {
+  Make(16);
+  MakeIdleSession();
+  const Task& low = Run(20);
+  Task& asks = Add({.prompt = {1}, .priority = 30});
+  EXPECT_TRUE(preemption_->MakeRoomToStart(asks));
+  EXPECT_FALSE(asks.took_room());  // of an idle session
+  EXPECT_TRUE(preemption_->MakeRoomToStart(asks));
+  EXPECT_FALSE(low.running());
+  EXPECT_TRUE(asks.took_room());
+  Start(asks);
+  EXPECT_FALSE(asks.took_room());
+  EXPECT_FALSE(preemption_->MakeRoomToStart(asks));
+}
+
 TEST_F(PreemptionTest, IdleSessionsGoFirstThenSlowReadersThenTheOthers) {
   Make(16);
   MakeIdleSession();

@@ -29,6 +29,20 @@ bool IsInLine(const Task& task, bool passes_waiting_for_room) {
   return what == Waits::kNothing || (what == Waits::kRoom && !passes_waiting_for_room);
 }
 
+// Of each tenant the highest priority for which room was taken, where that is being loaded or in
+// line: had lower ones it meanwhile, it would be taken from them again, and what was loaded might be
+// gone, for ever.
+std::map<TenantId, uint8_t> RoomTaken(const EngineState& state, bool passes_waiting_for_room) {
+  std::map<TenantId, uint8_t> taken;
+  for (const auto& [id, task] : state.tasks.all()) {
+    const bool loads = !task->ended() && task->wait().what == Waits::kLoad;
+    if (!task->took_room() || !(loads || IsInLine(*task, passes_waiting_for_room))) continue;
+    uint8_t& highest = taken[task->tenant()];
+    highest = std::max(highest, task->request().priority);
+  }
+  return taken;
+}
+
 }  // namespace
 
 Task* FirstInLine(const EngineState& state, uint64_t now_us) {
@@ -45,9 +59,12 @@ Task* FirstInLine(const EngineState& state, uint64_t now_us) {
                       UINT64_MAX - urgency, deadline_us == 0 ? UINT64_MAX : deadline_us, task.id());
   };
   const bool passes_waiting_for_room = state.holders() == 0;
+  const std::map<TenantId, uint8_t> taken = RoomTaken(state, passes_waiting_for_room);
   Task* first = nullptr;
   for (const auto& [id, task] : state.tasks.all()) {
     if (!IsInLine(*task, passes_waiting_for_room)) continue;
+    const auto before = taken.find(task->tenant());
+    if (before != taken.end() && task->request().priority < before->second) continue;
     if (first == nullptr || place(*task) < place(*first)) first = task.get();
   }
   return first;

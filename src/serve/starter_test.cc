@@ -100,6 +100,27 @@ TEST_F(StarterTest, OnlyWhoWaitsForNothingOrForRoomIsInLine) {
   EXPECT_EQ(First(), &last);
 }
 
+// Else the lower one starts, gives its room up once more, and so on, while what is loaded for the
+// other one goes to make room for it.
+TEST_F(StarterTest, WhoGaveItsRoomUpStartsBehindTheOneThatTookIt) {
+  Make(8, {.aging_us = 100});
+  Task& low = Wait(10);
+  Task& other = Wait(10, 0, kA);
+  clock_.Advance(100'000);
+  Task& high = Wait(60);
+  ASSERT_EQ(First(), &low);  // by its age
+  high.TakeRoom();
+  EXPECT_EQ(First(), &high);
+  high.WaitFor({.what = Waits::kLoad});
+  EXPECT_EQ(First(), &other);
+  Task& higher = Wait(70);
+  EXPECT_EQ(First(), &higher);
+  for (Task* const task : {&higher, &other}) task->WaitFor({.what = Waits::kPrefix});
+  EXPECT_EQ(First(), nullptr);
+  Start(high);
+  EXPECT_EQ(First(), &low);
+}
+
 // Against all of them sorted by the order that the header tells.
 TEST_F(StarterTest, TheFirstIsTheLeastOfAll) {
   for (uint64_t seed = 0; seed < 200; ++seed) {

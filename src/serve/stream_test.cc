@@ -151,6 +151,21 @@ TEST_F(StreamTest, WhatIsDamagedInManyPlacesIsComputedAgain) {
   EXPECT_GT(engine_->stats().streams_renewed, 4) << "the test must be able to fail";
 }
 
+TEST_F(StreamTest, WhereTheSameIsLostAgainAndAgainItEnds) {
+  MakeSmall();
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(Of(1, 2500));
+  while (!client.Of(id).response) {
+    engine_->Tick();
+    client.Take(id);
+    const auto& progress = client.Of(id).progress;
+    if (!progress.empty() && progress.back() >= 2000) machine_.DamageSegments(4 << 10);
+  }
+  EXPECT_EQ(client.Of(id).response->error.code, ErrorCode::kCorrupt);
+  EXPECT_GE(engine_->stats().streams_renewed, 4);
+  EXPECT_LT(engine_->stats().streams_renewed, 30);  // of 156 blocks
+}
+
 TEST_F(StreamTest, AnErasureEndsIt) {
   MakeSmall();
   TestClient client(*engine_);

@@ -60,8 +60,12 @@ void Task::Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missin
                  uint64_t loaded_tokens) {
   sequence_ = std::move(sequence);
   wait_ = {};
+  took_room_ = false;
   kept_.Begin(text_.prompt_tokens());
   StopAt(UINT64_MAX);
+  if (std::exchange(begins_again_, false) && !began_at_.insert(position()).second) {
+    ++renewals_in_vain_;
+  }
   origins_.Start(position(), std::move(missing), loaded_tokens);
 }
 

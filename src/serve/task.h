@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,10 @@ class Task {
   void TakeText();
   /// It ends as cancelled then, and what it was to feed stands.
   void CancelOnceRead() { cancel_once_read_ = true; }
+  /// A request of a lower priority gave its room up so that this one can start.
+  void TakeRoom() { took_room_ = true; }
+  /// Whether that has not been used yet.
+  bool took_room() const { return took_room_; }
   /// The sequence that its session kept; null if there is none.
   std::unique_ptr<Sequence> TakeFromSession();
 
@@ -95,11 +100,12 @@ class Task {
   void CountAside(uint64_t us) { aside_us_ += us; }
   /// How long the last step took that was put aside, without what it was aside.
   uint64_t aside_step_us() const { return aside_step_us_; }
-  /// What streams may begin again where the store has lost a block: once for each that it may have
-  /// lost, since what is lost is written anew, and not for ever. Counts.
+  /// What streams may begin again where the store has lost a block. What is lost is written anew,
+  /// so where one begins again at the same block as before, it comes no further: that may be a few
+  /// times. Counts.
   bool MayBeginAgain() {
-    constexpr uint64_t kBlockTokensMin = 16;
-    return renewals_++ < kRenewalsMax + position() / kBlockTokensMin;
+    begins_again_ = true;
+    return renewals_in_vain_ < kRenewalsInVainMax;
   }
   /// From its next start on it streams.
   void Spill(uint64_t now_us) { spilled_us_ = now_us; }
@@ -165,10 +171,13 @@ class Task {
   uint64_t aside_us_ = 0;                    // that it took so far
   uint64_t aside_step_us_ = 0;
   Error error_{};
-  static constexpr uint32_t kRenewalsMax = 4;
-  uint32_t renewals_ = 0;
+  static constexpr uint32_t kRenewalsInVainMax = 4;
+  uint32_t renewals_in_vain_ = 0;
+  bool begins_again_ = false;
+  std::unordered_set<uint64_t> began_at_{};  // after a loss, in tokens
   std::optional<uint64_t> spilled_us_;
   bool starts_whole_;
+  bool took_room_ = false;
   bool has_text_ = true;  // its session's, if it has one
   bool cancel_once_read_ = false;
   bool ended_ = false;
