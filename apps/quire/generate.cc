@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <numeric>
 #include <optional>
 
@@ -239,17 +238,8 @@ Result<int> Generate(const GenerateFlags& flags) {
   return last.finish == serve::Finish::kNoSpace ? kResource : kOk;
 }
 
-std::map<std::string, serve::KeepBy> KeepNames() {
-  std::map<std::string, serve::KeepBy> names;
-  for (const auto by :
-       {serve::KeepBy::kObserved, serve::KeepBy::kAccumulated, serve::KeepBy::kRecent}) {
-    names.emplace(serve::KeepByName(by), by);
-  }
-  return names;
-}
-
 int RunGenerate(GenerateFlags& flags) {
-  flags.keep.by = KeepNames().at(flags.keep_by);
+  flags.keep.by = *serve::KeepByOf(flags.keep_by);  // a name that was checked
   if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
   if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
   const auto code = Generate(flags);

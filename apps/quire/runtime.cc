@@ -177,8 +177,8 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
                .shows_default = true});
   command.Add({.name = "--load",
                .value = &flags.load,
-               .help = "What the store has is loaded; auto: loaded, computed or both, whatever is "
-                       "fastest",
+               .help = "What the store has is loaded; auto: loaded, computed or both, whatever was "
+                       "fastest lately",
                .check = OneOf{"always", "auto", "never"},
                .shows_default = true});
   command.Add({.name = "--resident-tokens",

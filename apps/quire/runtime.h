@@ -40,7 +40,7 @@ struct RuntimeFlags {
   std::string warm_bytes = "0";
   bool keep_sessions = false;  // in the store's directory, over restarts
   std::string session_bytes = "1GiB";
-  std::string load = "always";
+  std::string load = "auto";
   uint64_t resident_tokens = 0;  // of what streams; 0: nothing does
   uint32_t chunk_tokens = 512;
   uint32_t threads = 0;  // 0: one per core

@@ -207,6 +207,7 @@ Result<int> Serve(ServeFlags& flags) {
                                     .generation = generation,
                                     .clock = SystemClock(),
                                     .engine_stats = [&driver] { return driver.stats(); },
+                                    .engine_sequences = [&driver] { return driver.Sequences(); },
                                     .budget_used_of =
                                         [&runtime] {
                                           return std::pair(runtime->registry().bytes_used(),

@@ -44,8 +44,8 @@ typedef struct quire_engine_options {
   // least so many of its last tokens (docs/streaming.md). 0: it is refused.
   uint64_t resident_tokens;
   const char* policy;  // which block goes first (docs/policies.md); NULL: "lru"
-  const char* load;    // what the store has is loaded: "always" (NULL), "never", or "auto": loaded,
-                       // computed or both, whatever is fastest
+  const char* load;    // what the store has: "auto" (NULL) loads it, computes it or both, whatever
+                       // is fastest; "always" loads it; "never" computes it
   quire_eviction_batch eviction_batch;  // 0: QUIRE_EXACT
   uint64_t hot_bytes_max;               // most that quire_engine_resize may ask for; 0: hot_bytes
   // Every layer of a model without windows sees its first sink_tokens and the window_tokens before
@@ -70,6 +70,24 @@ void quire_engine_free(quire_engine* engine);
 /// Errors: as quire_cache_resize
 quire_code quire_engine_resize(quire_engine* engine, uint64_t hot_bytes, quire_error* error);
 
+/// What engine, cache and store count, as one JSON object {"engine", "cache", "store"}; no store:
+/// null. Text: as quire_engine_sessions_json
+quire_code quire_engine_stats_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                   size_t* length, quire_error* error);
+/// The requests and sessions of the engine and what each holds of the cache, as a JSON array of
+/// {"request", "session", "session_name", "tenant", "stage" ("waiting", "loading", "reading",
+/// "generating", "idle"), "priority", "age_ms", "text_tokens", "generated_tokens", "held_tokens",
+/// "blocks_shared", "blocks_own", "bytes", "tokens_streamed"}. Text: as quire_engine_sessions_json
+quire_code quire_engine_sequences_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                       size_t* length, quire_error* error);
+/// As quire_cache_entries_json, quire_cache_block_map and quire_cache_free_json, of the engine's
+/// cache.
+quire_code quire_engine_entries_json(const quire_engine* engine, uint64_t entries_max, char* text,
+                                     size_t text_bytes, size_t* length, quire_error* error);
+quire_code quire_engine_block_map(const quire_engine* engine, char* text, size_t text_bytes,
+                                  size_t* length, quire_error* error);
+quire_code quire_engine_free_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                  size_t* length, quire_error* error);
 /// Sessions that there are, open or in the store, in the order of their names, as a JSON array of
 /// {"name", "tokens", "open", "unusable"}: why it cannot go on here, or null.
 ///
@@ -146,8 +164,28 @@ typedef struct quire_turn_options {
   uint64_t timeout_us;  // a turn that has not ended after so long fails; 0: never
   // Where several wait or memory is short, turns with lower ones go first: -50 to 50.
   int32_t priority;
+  int32_t reserved0;
+  // Of quire_engine_ask alone: once its prompt was read, it goes on with this share of the prompt's
+  // blocks, above 0 to 1 (0: all); the answer is an approximation then, and nothing of it is shared.
+  double keep_share;
+  const char* keep_by;  // which ones: "observed" (NULL), "accumulated", "recent" (docs/policies.md)
 } quire_turn_options;
 
+/// One prompt and its answer, in no session: nothing of its text stays but blocks in the cache. The
+/// handle is fit for quire_session_next, quire_session_cancel and quire_session_free.
+///
+/// `sampling` may be NULL; its name is not read.
+/// Errors: as quire_session_begin; QUIRE_INVALID_ARGUMENT there is no token, or keep_share, keep_by;
+///         QUIRE_UNSUPPORTED QUIRE_SPILL without resident_tokens
+quire_code quire_engine_ask(quire_engine* engine, const quire_turn_options* options,
+                            const quire_session_options* sampling, quire_session** call,
+                            quire_error* error);
+/// Moves what memory has of a text's whole blocks to the store now; *blocks left memory.
+///
+/// `tokens` and `text` as in quire_turn_options, one of them
+/// Errors: as quire_demote; QUIRE_UNSUPPORTED text for a model without tokenizer
+quire_code quire_engine_demote(quire_engine* engine, const quire_turn_options* prompt,
+                               uint64_t* blocks, quire_error* error);
 /// Begins a turn; quire_session_next says how it goes on.
 ///
 /// Errors: QUIRE_BUSY one is under way; QUIRE_INVALID_ARGUMENT, of a penalty or a bias with its
@@ -182,6 +220,7 @@ typedef struct quire_event {
   uint64_t generated_tokens;
   quire_finish finish;
   int32_t reserved0;
+  uint64_t dropped_tokens;  // of the prompt, by keep_share
 } quire_event;
 
 /// Waits for the next event of a turn.

@@ -267,6 +267,25 @@ quire_code quire_cache_get_stats(const quire_cache* cache, quire_cache_stats* st
 /// Errors: QUIRE_INVALID_ARGUMENT text_bytes is neither 0 nor enough
 quire_code quire_cache_stats_json(const quire_cache* cache, char* text, size_t text_bytes,
                                   size_t* length, quire_error* error);
+/// The published blocks that lookups of a tenant may find, as a JSON array of at most `entries_max`
+/// objects {"key", "parent_key" (null: the first of its path), "account", "first_token", "holders",
+/// "pinned", "in_memory", "in_store", "age_s", "idle_s"} (docs/embedding.md). Blocks come and go
+/// between two calls: give room for more than the first one said.
+///
+/// `tenant` may be NULL: everybody's. Text: as quire_cache_stats_json
+/// Errors: QUIRE_NOT_FOUND no such tenant
+quire_code quire_cache_entries_json(quire_cache* cache, const uint32_t* tenant,
+                                    uint64_t entries_max, char* text, size_t text_bytes,
+                                    size_t* length, quire_error* error);
+/// One character per slot: '.' free, 'p' private, 's' published, 'S' published and in use, 'w' a
+/// window has passed it. Text: as quire_cache_stats_json
+quire_code quire_cache_block_map(const quire_cache* cache, char* text, size_t text_bytes,
+                                 size_t* length, quire_error* error);
+/// How free slots lie, as a JSON array of {"slots", "free_slots", "runs", "largest",
+/// "fragmentation"} of each slot class: 0 where they are one run, towards 1 where they are
+/// scattered. Text: as quire_cache_stats_json
+quire_code quire_cache_free_json(const quire_cache* cache, char* text, size_t text_bytes,
+                                 size_t* length, quire_error* error);
 /// Recomputes every published block's checksum; damaged ones are never found again.
 quire_code quire_cache_verify(quire_cache* cache, uint64_t* blocks, uint64_t* damaged,
                               quire_error* error);
@@ -358,6 +377,13 @@ quire_code quire_acquire_as(quire_cache* cache, uint32_t tenant,
 /// Errors: as quire_acquire_as; QUIRE_NO_SPACE no free slots for it
 quire_code quire_prefetch(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
                           uint64_t* tokens, quire_error* error);
+/// Moves what memory has of the whole blocks of request->tokens to the cache's store now; *blocks
+/// left memory, from the last one on, up to one that is in use, pinned or continued by another
+/// prompt.
+/// Errors: as quire_acquire_as; QUIRE_UNSUPPORTED there is no store; QUIRE_NO_SPACE and QUIRE_IO
+///         none left, for the store took nothing
+quire_code quire_demote(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
+                        uint64_t* blocks, quire_error* error);
 /// Keeps the whole blocks of request->tokens in the cache, in use or not, for ttl_us (0: until
 /// quire_unpin); *blocks says how many. Pins of one path by one tenant are counted.
 /// Errors: QUIRE_INVALID_ARGUMENT as quire_acquire_as, or there is no whole block; QUIRE_NOT_FOUND

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,20 @@ struct SlotClassStats {
   uint64_t slots_max = 0;
   uint64_t slots_used = 0;
   uint64_t slots_used_peak = 0;
+};
+
+/// How the free slots of one slot class lie.
+struct FreeRuns {
+  std::string slots{};  // the class, by its name in CacheStats
+  uint64_t free_slots = 0;
+  uint64_t runs = 0;     // of free slots, each as long as it can be
+  uint64_t largest = 0;  // slots of the longest
+
+  /// 0: all free slots are one run; towards 1: they are scattered over many short ones.
+  double fragmentation() const {
+    return free_slots == 0 ? 0.0
+                           : 1.0 - static_cast<double>(largest) / static_cast<double>(free_slots);
+  }
 };
 
 /// Counters of one cache since it was made. All numbers come from the allocator and the ledger, not
@@ -162,6 +177,11 @@ std::string ToText(const CacheStats& stats);
 std::string ToJson(const SequenceStats& stats);
 std::string ToJson(const TenantStats& stats);
 std::string ToText(const TenantStats& stats);
+/// A JSON array of objects with the same names; keys as 16 hexadecimal digits, parent_key null
+/// where there is none.
+std::string ToJson(std::span<const CacheEntry> entries);
+/// A JSON array of {"slots", "free_slots", "runs", "largest", "fragmentation"}.
+std::string ToJson(std::span<const FreeRuns> classes);
 
 }  // namespace quire
 

@@ -52,10 +52,12 @@ from ._quire import (
 )
 from ._types import (
     BlockStoreStats,
+    CacheEntry,
     CacheStats,
     Codecs,
     DiskStoreStats,
     EraseReport,
+    FreeRuns,
     LoadProgress,
     SequenceStats,
     SlotStats,
@@ -84,6 +86,7 @@ __all__ = [
     "BusyError",
     "CODECS",
     "Cache",
+    "CacheEntry",
     "CacheStats",
     "CancelledError",
     "Codecs",
@@ -93,6 +96,7 @@ __all__ = [
     "DiskStoreStats",
     "EraseReport",
     "Error",
+    "FreeRuns",
     "Identity",
     "InvalidArgumentError",
     "IoError",

@@ -14,6 +14,32 @@ class SlotStats(TypedDict):
     slots_used_peak: int
 
 
+class FreeRuns(TypedDict):
+    """Of Cache.free_slots(): how the free slots of one class lie."""
+
+    slots: str
+    free_slots: int
+    runs: int
+    largest: int
+    fragmentation: float
+
+
+class CacheEntry(TypedDict):
+    """Of Cache.entries(): one published block. A key stands for the block's tokens, all before them
+    and their identity; parent_key is None of the first block of a path."""
+
+    key: str
+    parent_key: str | None
+    account: int
+    first_token: int
+    holders: int
+    pinned: bool
+    in_memory: bool
+    in_store: bool
+    age_s: int
+    idle_s: int
+
+
 class CacheStats(TypedDict):
     """Of Cache.stats(); include/quire/stats.h says what each number is."""
 

@@ -456,6 +456,21 @@ void BindRequests(nb::class_<PyCache>& type) {
           "many tokens are on their way. They are cached then; nothing holds them.\n\n"
           "Raises: NoSpaceError no room for them. Threads: any.")
       .def(
+          "demote",
+          [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant) {
+            return WithRequest(
+                self, tokens, identity, tenant, true,
+                [](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
+                  return Value(cache->Demote(request));
+                });
+          },
+          nb::arg("tokens"), nb::arg("identity"), nb::kw_only(), nb::arg("tenant") = 0,
+          "Moves what memory has of the whole blocks of `tokens` to the store now, and returns how "
+          "many blocks left memory: from the last one on, up to one that is in use, pinned or "
+          "continued by another prompt.\n\n"
+          "Raises: UnsupportedError there is no store; NoSpaceError and IoError none left, for the "
+          "store took nothing. Threads: any.")
+      .def(
           "pin",
           [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,
              double ttl_s) {
@@ -574,6 +589,31 @@ void BindUpkeep(nb::class_<PyCache>& type) {
           "block_map", [](const PyCache& self) { return self.get()->BlockMap(); },
           "One character per slot: '.' free, 'p' private, 's' published, 'S' published and "
           "leased, 'w' a window has passed it.")
+      .def(
+          "free_slots",
+          [](const PyCache& self) {
+            const auto cache = self.get();
+            return FromJson(ToJson(cache->FreeSlots()));
+          },
+          nb::sig("def free_slots(self) -> list[FreeRuns]"),
+          "How free slots lie, class by class: fragmentation is 0 where they are one run.")
+      .def(
+          "entries",
+          [](const PyCache& self, std::optional<uint32_t> tenant, uint64_t entries_max) {
+            const auto cache = self.get();
+            std::string json;
+            {
+              const GilFree free;
+              const TenantId of = tenant ? TenantId(*tenant) : TenantId::None();
+              json = ToJson(Value(cache->Entries({.tenant = of, .entries_max = entries_max})));
+            }
+            return FromJson(json);
+          },
+          nb::arg("tenant") = nb::none(), nb::arg("entries_max") = UINT64_MAX,
+          nb::sig("def entries(self, tenant: int | None = None, entries_max: int = "
+                  "18446744073709551615) -> list[CacheEntry]"),
+          "The published blocks that lookups of a tenant (None: everybody's) may find, in no "
+          "order: where each is, what holds it, and since when.\n\nRaises: NotFoundError.")
       .def_prop_ro("codecs", &CodecsOf, nb::sig("def codecs(self) -> Codecs"),
                    "What is stored: key, value and open (of what is not encoded yet).")
       .def_prop_ro(

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/below/demote.h"
 #include "cache/below/loading.h"
 #include "cache/below/write_back.h"
 #include "cache/sequence/sequence_impl.h"
@@ -56,6 +57,9 @@ class Core final : public Cache {
     return loading_.Load(std::move(plan), options);
   }
   Result<uint64_t> Prefetch(const AcquireRequest& request) override;
+  Result<uint64_t> Demote(const AcquireRequest& request) override {
+    return cache::Demote(*state_, search_, request);
+  }
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return admission_.Open(std::move(plan), options);
   }
@@ -68,6 +72,7 @@ class Core final : public Cache {
     return EntriesOf(*state_, request);
   }
   std::string BlockMap() const override { return BlockMapOf(*state_); }
+  std::vector<FreeRuns> FreeSlots() const override { return FreeSlotsOf(*state_); }
 
   // For tests and benchmarks.
 

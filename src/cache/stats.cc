@@ -160,6 +160,38 @@ std::string ToText(const TenantStats& stats) {
   return text;
 }
 
+std::string ToJson(std::span<const CacheEntry> entries) {
+  const auto key = [](uint64_t of) { return fmt::format("{:016x}", of); };
+  auto json = nlohmann::ordered_json::array();
+  for (const CacheEntry& entry : entries) {
+    nlohmann::ordered_json parent;
+    if (entry.parent_key != 0) parent = key(entry.parent_key);
+    json.push_back({{"key", key(entry.key)},
+                    {"parent_key", std::move(parent)},
+                    {"account", entry.account.number()},
+                    {"first_token", entry.first_token},
+                    {"holders", entry.holders},
+                    {"pinned", entry.pinned},
+                    {"in_memory", entry.in_memory},
+                    {"in_store", entry.in_store},
+                    {"age_s", entry.age_s},
+                    {"idle_s", entry.idle_s}});
+  }
+  return json.dump();
+}
+
+std::string ToJson(std::span<const FreeRuns> classes) {
+  auto json = nlohmann::ordered_json::array();
+  for (const FreeRuns& runs : classes) {
+    json.push_back({{"slots", runs.slots},
+                    {"free_slots", runs.free_slots},
+                    {"runs", runs.runs},
+                    {"largest", runs.largest},
+                    {"fragmentation", runs.fragmentation()}});
+  }
+  return json.dump();
+}
+
 std::string ToJson(const SequenceStats& stats) {
   return nlohmann::ordered_json{
       {"tokens_used", stats.tokens_used},        {"tokens_reserved", stats.tokens_reserved},

@@ -271,6 +271,36 @@ quire_code quire_cache_stats_json(const quire_cache* cache, char* text, size_t t
   });
 }
 
+quire_code quire_cache_entries_json(quire_cache* cache, const uint32_t* tenant,
+                                    uint64_t entries_max, char* text, size_t text_bytes,
+                                    size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_ASSIGN(
+        const auto entries,
+        cache->cache->Entries({.tenant = tenant == nullptr ? TenantId::None() : TenantId(*tenant),
+                               .entries_max = entries_max}));
+    return quire::embed::WriteText(quire::ToJson(entries), text, text_bytes, length);
+  });
+}
+
+quire_code quire_cache_block_map(const quire_cache* cache, char* text, size_t text_bytes,
+                                 size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    return quire::embed::WriteText(cache->cache->BlockMap(), text, text_bytes, length);
+  });
+}
+
+quire_code quire_cache_free_json(const quire_cache* cache, char* text, size_t text_bytes,
+                                 size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    return quire::embed::WriteText(quire::ToJson(cache->cache->FreeSlots()), text, text_bytes,
+                                   length);
+  });
+}
+
 quire_code quire_cache_verify(quire_cache* cache, uint64_t* blocks, uint64_t* damaged,
                               quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
@@ -338,6 +368,19 @@ quire_code quire_prefetch(quire_cache* cache, uint32_t tenant, const quire_acqui
     return quire::embed::WithRequest(*cache, tenant, request,
                                      [&](const quire::AcquireRequest& asked) -> Result<void> {
                                        QUIRE_ASSIGN(*tokens, cache->cache->Prefetch(asked));
+                                       return {};
+                                     });
+  });
+}
+
+quire_code quire_demote(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
+                        uint64_t* blocks, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(NotNull(blocks, "blocks"));
+    return quire::embed::WithRequest(*cache, tenant, request,
+                                     [&](const quire::AcquireRequest& asked) -> Result<void> {
+                                       QUIRE_ASSIGN(*blocks, cache->cache->Demote(asked));
                                        return {};
                                      });
   });

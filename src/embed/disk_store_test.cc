@@ -4,12 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "embed/test_struct_sizes.h"
 #include "embed/test_util.h"
 
@@ -95,6 +97,69 @@ TEST_F(DiskStoreC, WhatIsExpectedIsReadAhead) {
   EXPECT_EQ(quire_prefetch(world.cache.get(), 7, &request, &tokens, &error_), QUIRE_NOT_FOUND);
   EXPECT_EQ(quire_prefetch(world.cache.get(), 0, &request, nullptr, &error_),
             QUIRE_INVALID_ARGUMENT);
+  quire_disk_store_free(store);
+}
+
+TEST_F(DiskStoreC, WhatIsThereCanBeLookedAtAndMovedToTheStore) {
+  const auto prompt = cache::SomeTokens(5 * CWorld::kBlock + 3, 1);
+  quire_disk_store* const store = Open();
+  quire_cache_options options = SmallOptions();
+  options.disk_store = store;
+  const CWorld world(options);
+  world.Run(prompt);
+  const auto text_of = [&](const std::function<quire_code(char*, size_t, size_t*)>& ask) {
+    size_t length = 0;
+    EXPECT_EQ(ask(nullptr, 0, &length), QUIRE_OK) << Show(error_);
+    std::string text(length + 1, ' ');
+    EXPECT_EQ(ask(text.data(), text.size(), &length), QUIRE_OK) << Show(error_);
+    text.resize(length);
+    return text;
+  };
+  const auto entries = [&](const uint32_t* tenant, uint64_t most) {
+    return Json::parse(text_of([&](char* text, size_t bytes, size_t* length) {
+      return quire_cache_entries_json(world.cache.get(), tenant, most, text, bytes, length,
+                                      &error_);
+    }));
+  };
+  const auto map = [&] {
+    return text_of([&](char* text, size_t bytes, size_t* length) {
+      return quire_cache_block_map(world.cache.get(), text, bytes, length, &error_);
+    });
+  };
+  const Json all = entries(nullptr, UINT64_MAX);
+  ASSERT_EQ(all.size(), 5);
+  uint64_t roots = 0;
+  for (const Json& entry : all) {
+    roots += entry["parent_key"].is_null() ? 1 : 0;
+    EXPECT_EQ(entry["key"].get<std::string>().size(), 16);
+    EXPECT_TRUE(entry["in_memory"].get<bool>());
+    EXPECT_EQ(entry["holders"], 0);
+  }
+  EXPECT_EQ(roots, 1);
+  EXPECT_EQ(entries(nullptr, 2).size(), 2);
+  const uint32_t none = 7;
+  size_t length = 0;
+  EXPECT_EQ(quire_cache_entries_json(world.cache.get(), &none, 1, nullptr, 0, &length, &error_),
+            QUIRE_NOT_FOUND);
+  EXPECT_NE(map().find('s'), std::string::npos) << map();
+  const Json free = Json::parse(text_of([&](char* text, size_t bytes, size_t* size) {
+    return quire_cache_free_json(world.cache.get(), text, bytes, size, &error_);
+  }));
+  EXPECT_EQ(free[0]["slots"], "sealed");
+  EXPECT_EQ(free[0]["fragmentation"], 0.0);
+  EXPECT_GT(free[0]["free_slots"], 0);
+
+  auto request = Sized<quire_acquire_request>();
+  request.identity = &world.identity;
+  request.tokens = prompt.data();
+  request.token_count = prompt.size();
+  uint64_t blocks = 0;
+  ASSERT_EQ(quire_demote(world.cache.get(), 0, &request, &blocks, &error_), QUIRE_OK)
+      << Show(error_);
+  EXPECT_EQ(blocks, 5);
+  EXPECT_EQ(entries(nullptr, UINT64_MAX).size(), 0);
+  EXPECT_EQ(quire_plan_resident_tokens(world.Acquire(prompt).get()), 0);
+  EXPECT_EQ(quire_demote(world.cache.get(), 0, &request, nullptr, &error_), QUIRE_INVALID_ARGUMENT);
   quire_disk_store_free(store);
 }
 

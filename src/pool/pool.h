@@ -32,19 +32,6 @@ struct PoolOptions {
   Placement placement = Placement::kFreeList;
 };
 
-/// How the free slots of a pool lie.
-struct FreeRuns {
-  uint64_t free_slots = 0;
-  uint64_t runs = 0;     // of free slots, each as long as it can be
-  uint64_t largest = 0;  // slots of the longest
-
-  /// 0: all free slots are one run; towards 1: they are scattered over many short ones.
-  double fragmentation() const {
-    return free_slots == 0 ? 0.0
-                           : 1.0 - static_cast<double>(largest) / static_cast<double>(free_slots);
-  }
-};
-
 /// An arena of equal slots with reference counts and generations.
 ///
 ///   1. Create reserves address space for slots_max slots and commits that of the first `slots`; no

@@ -105,7 +105,7 @@ std::unexpected<Error> Pool::NoRuns() const {
 
 FreeRuns Pool::free_runs() const {
   MutexLock lock(mutex_);
-  FreeRuns found = {.free_slots = free_count_, .runs = 0, .largest = 0};
+  FreeRuns found = {.free_slots = free_count_};
   uint64_t length = 0;
   const uint32_t used_end = std::min(used_end_, slots_now_);
   for (uint32_t slot = 0; slot < used_end; ++slot) {

@@ -44,6 +44,7 @@ class ForwardingCache : public Cache {
   Result<uint64_t> Prefetch(const AcquireRequest& request) override {
     return inner_.Prefetch(request);
   }
+  Result<uint64_t> Demote(const AcquireRequest& request) override { return inner_.Demote(request); }
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return inner_.Open(std::move(plan), options);
   }
@@ -56,6 +57,7 @@ class ForwardingCache : public Cache {
     return inner_.Entries(request);
   }
   std::string BlockMap() const override { return inner_.BlockMap(); }
+  std::vector<FreeRuns> FreeSlots() const override { return inner_.FreeSlots(); }
 
  protected:
   Cache& inner() const { return inner_; }

@@ -22,6 +22,32 @@ EngineStats Driver::stats() const {
   return stats_;
 }
 
+std::vector<SequenceEntry> Driver::Sequences() {
+  uint64_t asked = 0;
+  {
+    MutexLock lock(mutex_);
+    asked = ++asked_;
+  }
+  engine_.Wake();
+  MutexLock lock(mutex_);
+  while (answered_ < asked) told_.Wait(mutex_);
+  return sequences_;
+}
+
+void Driver::TellSequences() {
+  uint64_t asked = 0;
+  {
+    MutexLock lock(mutex_);
+    if (answered_ == asked_) return;
+    asked = asked_;
+  }
+  std::vector<SequenceEntry> list = engine_.sequences();
+  MutexLock lock(mutex_);
+  sequences_ = std::move(list);
+  answered_ = asked;
+  told_.NotifyAll();
+}
+
 void Driver::Turn() {
   while (true) {
     // Before the Tick, so that it takes in the cancellations that came with it.
@@ -33,6 +59,7 @@ void Driver::Turn() {
       MutexLock lock(mutex_);
       stats_ = engine_.stats();
     }
+    TellSequences();
     if (ending && report.settled) return;  // who awaits an answer has it
     // That Tick may have taken in what was to wake this thread for its end.
     const bool just_asked = !ending && ending_.load(std::memory_order_acquire);

@@ -33,14 +33,23 @@ class Driver {
   ///
   /// Threads: any
   EngineStats stats() const;
+  /// The engine's, as they are after its next Tick, for which it waits.
+  ///
+  /// Threads: any
+  std::vector<SequenceEntry> Sequences();
 
  private:
   void Turn();
+  void TellSequences();
 
   Engine& engine_;
   std::atomic<bool> ending_ = false;
   mutable Mutex mutex_{LockRank::kLeaf};
+  CondVar told_;
   EngineStats stats_ QUIRE_GUARDED_BY(mutex_);
+  std::vector<SequenceEntry> sequences_ QUIRE_GUARDED_BY(mutex_);
+  uint64_t asked_ QUIRE_GUARDED_BY(mutex_) = 0;     // calls of Sequences
+  uint64_t answered_ QUIRE_GUARDED_BY(mutex_) = 0;  // of these
   std::thread thread_;
 };
 

@@ -48,6 +48,27 @@ TEST_F(DriverTest, EndsThoughTheTickTookInWhatWasToWakeIt) {
   EXPECT_TRUE(waited);
 }
 
+TEST_F(DriverTest, SaysWhoHoldsWhatToAnyThread) {
+  engine_options_.events_max = 8;
+  Make(64);
+  Driver driver(*engine_);
+  EXPECT_TRUE(driver.Sequences().empty());
+  const RequestId id = engine_->Submit({.prompt = SomeTokens(40, 1), .max_tokens = 500}).value();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      for (int call = 0; call < 50; ++call) {
+        const auto list = driver.Sequences();
+        ASSERT_EQ(list.size(), 1);  // nobody reads what it says, so it does not end
+        EXPECT_EQ(list[0].request, id);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  engine_->Cancel(id);
+  Await(id);
+}
+
 TEST_F(DriverTest, CallersOnManyThreadsGetTheAnswersOfOne) {
   constexpr uint64_t kCallers = 4;
   constexpr uint64_t kRequests = 12;

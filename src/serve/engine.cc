@@ -280,6 +280,30 @@ void Engine::Take(const SetTenantCommand& command) {
   waiting_.SetDomain(share.tenant, share.domain);
 }
 
+void Engine::Take(DemoteCommand command) {
+  command.settled(command.request.is_none() ? keeper_.Release(command.session)
+                                            : Demote(command.request));
+  waiting_.WakeForRoom();
+}
+
+Result<void> Engine::Demote(RequestId request) {
+  Task* const task = state_.tasks.Find(request);
+  if (task == nullptr || task->ended()) {
+    return Fail(ErrorCode::kNotFound,
+                fmt::format("request {}: it has ended, or there is none", request.number()));
+  }
+  if (task->spilled_us() || (task->running() && task->sequence().streamed() != nullptr)) return {};
+  if (!CanStream(state_, *task)) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("request {}: it cannot stream; that needs a store and "
+                            "resident_tokens, and a request that keeps all of its prompt",
+                            request.number()));
+  }
+  Spill(state_, *task);
+  if (task->running()) preemption_.Preempt(*task, Waits::kNothing);
+  return {};
+}
+
 void Engine::EndExpired(uint64_t now_us) {
   for (const auto& [id, task] : state_.tasks.all()) {
     const uint64_t deadline_us = task->request().deadline_us;

@@ -23,6 +23,7 @@
 #include "serve/preemption.h"
 #include "serve/prompt_loads.h"
 #include "serve/request.h"
+#include "serve/sequence_list.h"
 #include "serve/session_keeper.h"
 #include "serve/starter.h"
 #include "serve/state.h"
@@ -53,8 +54,9 @@ struct TickReport {
 /// - A request that may spill gives its room away too, and goes on at once with a context that
 ///   streams from the store; when there is room for all of it, it is loaded.
 ///
-/// Threads:  Submit, Cancel, Next, Await, sessions and GiveWay: any. Tick and stats: one at a time;
-///           work is spread over the executor, and nothing in Tick waits for a caller
+/// Threads:  Submit, Cancel, Next, Await, sessions, GiveWay and Demote: any. Tick, stats and
+///           sequences: one at a time; work is spread over the executor, and nothing in Tick waits
+///           for a caller
 /// Lifetime: everything given to Create must outlive it
 class Engine {
  public:
@@ -129,12 +131,27 @@ class Engine {
   /// Errors: kUnsupported outside_retry_us is 0
   Result<void> GiveWay();
 
+  /// For an operator who wants memory now: a request that runs goes on with a context that streams
+  /// from the store, until memory has room again; a session that idles lets its sequence go, whose
+  /// blocks stay cached. `settled` hears on the engine's thread. Numbers as in sequences().
+  ///
+  /// Errors (to `settled`): kNotFound there is none, or it has ended; kUnsupported the engine
+  ///         streams nothing, or not this request; kBusy the session is in a turn
+  void Demote(RequestId request, OnSettled settled) {
+    mailbox_.Demote({.request = request, .session = {}, .settled = std::move(settled)});
+  }
+  void Demote(SessionId session, OnSettled settled) {
+    mailbox_.Demote({.request = {}, .session = session, .settled = std::move(settled)});
+  }
+
   /// Takes in what callers asked for, starts what can start and computes one step.
   TickReport Tick();
   /// Returns when a caller changed something since the last Tick began, or after `timeout_us`:
   /// whether anything was changed.
   bool AwaitChange(uint64_t timeout_us) { return mailbox_.AwaitChange(timeout_us); }
+  void Wake() { mailbox_.Wake(); }
   EngineStats stats() const;
+  std::vector<SequenceEntry> sequences() const { return ListSequences(state_); }
   /// Of what all requests compute, but for their tenants.
   const Identity& identity() const { return identity_; }
 
@@ -149,6 +166,8 @@ class Engine {
   void Take(SessionReadCommand command);
   void Take(const SetTenantCommand& command);
   void Take(const GiveWayCommand&) { preemption_.GiveWay(); }
+  void Take(DemoteCommand command);
+  Result<void> Demote(RequestId request);
   template <typename SessionCommand>  // any other
   void Take(SessionCommand command) {
     keeper_.Take(std::move(command));

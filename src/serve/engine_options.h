@@ -24,7 +24,8 @@ enum class Admission : uint8_t {
 enum class LoadPolicy : uint8_t {
   kAlways = 1,
   // What is fastest, as far as the engine has seen: one of the two, or, where nobody else runs,
-  // both at once: the end is loaded and the front computed, until they meet.
+  // both at once: the end is loaded and the front computed, until they meet. Before it has seen any,
+  // what one step would compute is loaded.
   kAuto = 2,
   kNever = 3,
 };
@@ -46,7 +47,7 @@ struct EngineOptions {
   // Others hold room on the same budget, such as training runs: what finds none is tried again
   // after so long, where nothing of the engine's could give any back. 0: it is refused then.
   uint64_t outside_retry_us = 0;
-  LoadPolicy load = LoadPolicy::kAlways;
+  LoadPolicy load = LoadPolicy::kAuto;
   // What memory cannot hold whole streams from the store: at least so many of its last tokens stay
   // in memory (SequenceOptions::resident_tokens). Its steps have chunk_tokens_min tokens, up to
   // chunk_tokens_max where that leaves half of the budget to others, and fewer where their lane

@@ -18,6 +18,13 @@ std::string_view KeepByName(KeepBy by) {
   return "unknown";
 }
 
+std::optional<KeepBy> KeepByOf(std::string_view name) {
+  for (const KeepBy by : {KeepBy::kObserved, KeepBy::kAccumulated, KeepBy::kRecent}) {
+    if (KeepByName(by) == name) return by;
+  }
+  return std::nullopt;
+}
+
 bool HasWindows(const Geometry& geometry) {
   return std::ranges::any_of(geometry.groups,
                              [](const LayerGroup& group) { return group.window_tokens > 0; });

@@ -23,6 +23,7 @@ enum class KeepBy : uint8_t {
   kRecent = 3,       // being one of the last: a sliding window with sinks
 };
 std::string_view KeepByName(KeepBy by);
+std::optional<KeepBy> KeepByOf(std::string_view name);
 
 /// With a share below 1 a request is private and approximate once its prompt has been read: it goes
 /// on with the first blocks, the last ones and those most worth keeping.

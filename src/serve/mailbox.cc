@@ -151,6 +151,11 @@ void Mailbox::GiveWay() {
   Send(GiveWayCommand{});
 }
 
+void Mailbox::Demote(DemoteCommand command) {
+  MutexLock lock(mutex_);
+  Send(std::move(command));
+}
+
 std::vector<Command> Mailbox::TakeCommands() {
   MutexLock lock(mutex_);
   is_changed_ = false;

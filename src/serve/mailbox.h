@@ -84,6 +84,11 @@ struct EndTenantCommand {  // its sessions were ended before
 struct SetTenantCommand {
   TenantShare share;
 };
+struct DemoteCommand {
+  RequestId request;  // or none: the session
+  SessionId session;
+  OnSettled settled;
+};
 struct GiveWayCommand {};
 // What the store of sessions has to say.
 struct SessionSettledCommand {
@@ -96,8 +101,8 @@ struct SessionReadCommand {
   Result<SessionRecord> record;
 };
 using Command = std::variant<SubmitCommand, CancelCommand, OpenSessionCommand, ForkSessionCommand,
-                             EndSessionCommand, EndTenantCommand, SetTenantCommand, GiveWayCommand,
-                             SessionSettledCommand, SessionReadCommand>;
+                             EndSessionCommand, EndTenantCommand, SetTenantCommand, DemoteCommand,
+                             GiveWayCommand, SessionSettledCommand, SessionReadCommand>;
 
 struct MailboxLimits {
   uint32_t requests_max;  // whose Response was not taken yet
@@ -129,6 +134,7 @@ class Mailbox {
   void EndSessionsOf(TenantId tenant, std::string name, OnSettled settled);
   void SetTenant(const TenantShare& share);
   void GiveWay();
+  void Demote(DemoteCommand command);
   /// Whoever turns the engine looks at it again.
   void Wake();
 

@@ -43,7 +43,10 @@ Result<void> PromptLoads::Start(Task& task, Plan plan, const SequenceOptions& op
   if (options.resident_tokens > 0) return Stream(task, std::move(plan), options);
   if (plan.loadable_tokens() > 0) {
     const auto costs = CostsOf(state_, plan.loadable_tokens(), plan.loadable_bytes());
-    const Bring how = HowToBring(state_.options.load, costs, CanComputeBeside(task));
+    // Where it is not known which one is faster, one step of computing may take longer than all of
+    // the load: only what takes several is split.
+    const bool is_long = costs || plan.loadable_tokens() > state_.options.chunk_tokens_min;
+    const Bring how = HowToBring(state_.options.load, costs, is_long && CanComputeBeside(task));
     if (how == Bring::kLoad) return Load(task, std::move(plan), options, LoadOrder::kFromFront);
     if (how == Bring::kBoth) return Load(task, std::move(plan), options, LoadOrder::kFromEnd);
   }

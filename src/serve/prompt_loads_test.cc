@@ -71,8 +71,8 @@ TEST(FrontTokens, AreItsShareOfTheTimeOfBoth) {
 class PromptLoadsTest : public StateTest {
  protected:
   /// The store has prompt_ but for its last block, and memory nothing.
-  void MakeWith(LoadPolicy load) {
-    Make(32, {.load = load}, {.store = machine_.store.get()});
+  void MakeWith(LoadPolicy load, uint32_t chunk_tokens = 2 * kBlock) {
+    Make(32, {.chunk_tokens_min = chunk_tokens, .load = load}, {.store = machine_.store.get()});
     waiting_.emplace(*state_);
     preemption_.emplace(*state_, *waiting_);
     loads_.emplace(*state_, *waiting_, *preemption_);
@@ -189,6 +189,29 @@ TEST_F(PromptLoadsTest, FromBothEndsTheFrontStopsWhereTheyMeet) {
   EXPECT_EQ(task.position(), 8u * kBlock);
   EXPECT_EQ(state_->stats.loaded_tokens, 3u * kBlock);
   EXPECT_EQ(task.NextTokens(1000).size(), 5u);
+}
+
+TEST_F(PromptLoadsTest, WhatOneStepWouldComputeIsLoadedAsLongAsNothingWasMeasured) {
+  MakeWith(LoadPolicy::kAuto, /*chunk_tokens=*/8 * kBlock);
+  Task& loads = Ask();
+  ASSERT_TRUE(Start(loads).has_value());
+  EXPECT_EQ(loads.wait().what, Waits::kLoad);
+  EXPECT_EQ(state_->stats.loads_from_end, 0u);
+  BringAll();
+  loads_->TakeDone();
+  EXPECT_EQ(loads.position(), 8u * kBlock);
+  loads.End(Finish::kCancelled);
+  state_->tasks.TakeEnded();
+  EvictAll();
+  {
+    const Plan plan = test_->Acquire(prompt_);
+    const uint64_t now_us = state_->clock.NowMicros();
+    state_->stats.load_rate.Add(1000, plan.loadable_bytes(), now_us);
+    state_->stats.read_rate.Add(1000, plan.loadable_tokens(), now_us);
+  }
+  Task& both = Ask();
+  ASSERT_TRUE(Start(both).has_value());
+  EXPECT_EQ(state_->stats.loads_from_end, 1u);
 }
 
 TEST_F(PromptLoadsTest, BesideOthersWhatIsSlowerIsNotDoneToo) {

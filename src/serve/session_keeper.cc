@@ -265,6 +265,19 @@ bool SessionKeeper::ReleaseOldest() {
   return true;
 }
 
+Result<void> SessionKeeper::Release(SessionId id) {
+  Session* const session = Find(id);
+  if (session == nullptr) {
+    return Fail(ErrorCode::kNotFound, fmt::format("session {}: there is none", id.number()));
+  }
+  if (session->in_turn) {
+    return Fail(ErrorCode::kBusy, fmt::format("session {}: it is in a turn", id.number()));
+  }
+  session->sequence.reset();
+  DropText(*session);
+  return {};
+}
+
 void SessionKeeper::DropText(Session& session) const {
   if (!session.saved || session.in_turn || !session.in_memory) return;
   session.in_memory = false;

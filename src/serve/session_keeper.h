@@ -66,6 +66,7 @@ class SessionKeeper {
 
   /// Null: it was ended.
   Session* Find(SessionId id);
+  const std::map<SessionId, std::unique_ptr<Session>>& all() const { return sessions_; }
 
   void Take(OpenSessionCommand command);
   void Take(ForkSessionCommand command);
@@ -84,6 +85,9 @@ class SessionKeeper {
   bool any_sequence() const;
   /// Lets the sequence go of the one whose last turn ended first. False: there is none.
   bool ReleaseOldest();
+  /// The same of this one; without a sequence nothing happens.
+  /// Errors: kNotFound; kBusy it is in a turn
+  Result<void> Release(SessionId id);
   /// Nothing is on its way to a file or from one.
   bool settled() const { return unsettled_ == 0; }
   /// How often a session's file could not be written.

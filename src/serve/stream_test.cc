@@ -314,6 +314,66 @@ TEST_F(StreamTest, ItIsInMemoryAgainWhenThereIsRoom) {
   EXPECT_EQ(response.sequence.tokens_streamed, 0) << "it ended in memory";
 }
 
+TEST_F(StreamTest, AnOperatorMovesARequestBelow) {
+  Make(200, /*chunk_tokens=*/16);
+  Request request = Of(1, 1400);
+  request.max_tokens = 300;
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(request);
+  for (int i = 0; i < 120; ++i) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  ASSERT_EQ(engine_->sequences().size(), 1);
+  EXPECT_EQ(engine_->sequences()[0].request, id);
+  EXPECT_EQ(engine_->sequences()[0].stage, Stage::kGenerating);
+  const uint64_t before = engine_->sequences()[0].sequence.bytes;
+  std::optional<Result<void>> settled;
+  const auto demote = [&](auto number) {
+    engine_->Demote(number, [&](Result<void> outcome) { settled = std::move(outcome); });
+    engine_->Tick();
+    return *std::exchange(settled, std::nullopt);
+  };
+  EXPECT_TRUE(demote(id).has_value());
+  EXPECT_TRUE(demote(id).has_value());  // it does already
+  EXPECT_EQ(engine_->stats().spilled, 1);
+  while (engine_->sequences()[0].sequence.tokens_streamed == 0) engine_->Tick();
+  EXPECT_LT(engine_->sequences()[0].sequence.bytes, before / 2);
+  while (!client.Of(id).response) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  const Response& response = *client.Of(id).response;
+  ASSERT_EQ(response.finish, Finish::kLength) << response.error.message;
+  EXPECT_EQ(response.logits_digest, Whole(request).logits_digest);
+  EXPECT_EQ(demote(id).error().code, ErrorCode::kNotFound);
+
+  const SessionId session = engine_->OpenSession({}).value();
+  RunOne({.prompt = SomeTokens(100, 3), .max_tokens = 2, .session = session});
+  const auto list = engine_->sequences();
+  ASSERT_EQ(list.size(), 1);
+  EXPECT_EQ(list[0].stage, Stage::kIdle);
+  EXPECT_EQ(list[0].sequence.tokens_used, 101);
+  EXPECT_TRUE(demote(session).has_value());
+  EXPECT_EQ(engine_->sequences()[0].sequence.bytes, 0);
+  EXPECT_EQ(demote(SessionId(99)).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(StreamTest, WhatCannotStreamIsNotMovedBelow) {
+  engine_options_.resident_tokens = 0;
+  MakeSmall();
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(Of(1, 100));
+  engine_->Tick();
+  std::optional<Result<void>> settled;
+  engine_->Demote(id, [&](Result<void> outcome) { settled = std::move(outcome); });
+  engine_->Tick();
+  ASSERT_TRUE(settled.has_value());
+  EXPECT_EQ(settled->error().code, ErrorCode::kUnsupported);
+  client.Finish();
+  EXPECT_EQ(client.Of(id).response->finish, Finish::kLength);
+}
+
 // What the blocks of a text would fit into, and what belongs to it besides not.
 TEST_F(StreamTest, NothingIsBetweenWhatFitsWholeAndWhatMayStream) {
   for (uint64_t tokens = 1500; tokens < 1800; tokens += 20) {

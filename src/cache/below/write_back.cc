@@ -55,6 +55,13 @@ void Offer(State& state, BlockId block) {
   writes.Queue(block, /*first=*/Planted(Canary::kTrustChildren));
 }
 
+bool IsDurable(const State& state, BlockId block) {
+  const WriteBehind& stored = state.directory.write_behind();
+  if (stored.below(block, /*twins=*/false) != Below::kDurable) return false;
+  return !HasTwins(state, state.directory.at(block)) ||
+         stored.below(block, /*twins=*/true) == Below::kDurable;
+}
+
 std::optional<BlockToWrite> NextWrite(State& state) {
   WriteBehind& writes = state.directory.write_behind();
   for (uint32_t i = 0; i < kBlocksPerHold; ++i) {

@@ -42,6 +42,8 @@ struct BlockToWrite {
 /// A block is to be written, as far as the store lacks it: unless its account keeps nothing below
 /// memory, or the block before it will not be there either.
 void Offer(State& state, BlockId block);
+/// Whether the store has all that memory has of a block, for good.
+bool IsDurable(const State& state, BlockId block);
 /// Takes the next block out of the queue. Its slots are State::reading, beside those of others that
 /// were taken, until EndReading.
 std::optional<BlockToWrite> NextWrite(State& state);

@@ -163,4 +163,15 @@ std::string BlockMapOf(const LockedState& cache) {
   return map;
 }
 
+std::vector<FreeRuns> FreeSlotsOf(const LockedState& cache) {
+  std::vector<FreeRuns> classes;
+  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
+    FreeRuns runs = cache.slots().pool(c).free_runs();
+    runs.slots = cache.classes().is_sealed(c) ? "sealed" : "open";
+    if (cache.classes().GroupOf(c) > 0) runs.slots += "_second";
+    classes.push_back(std::move(runs));
+  }
+  return classes;
+}
+
 }  // namespace quire::cache

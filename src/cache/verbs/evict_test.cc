@@ -160,6 +160,12 @@ TEST(Evict, TheBlockMapShowsStates) {
   const auto kept = cache.Run(SomeTokens(kBlock + 3, 1));
   cache.Run(SomeTokens(kBlock, 2)).reset();
   EXPECT_EQ(cache.cache->BlockMap(), "0  Sps.....\n");
+  const std::vector<FreeRuns> runs = cache.cache->FreeSlots();
+  ASSERT_EQ(runs.size(), 1);
+  EXPECT_EQ(runs[0].slots, "sealed");
+  EXPECT_EQ(runs[0].free_slots, 5);
+  EXPECT_EQ(runs[0].largest, 5);
+  EXPECT_EQ(runs[0].fragmentation(), 0);
 }
 
 }  // namespace

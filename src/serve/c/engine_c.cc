@@ -50,7 +50,14 @@ template <>
     offsetof(quire_turn_options, on_full),
     offsetof(quire_turn_options, timeout_us),
     offsetof(quire_turn_options, priority),
-    offsetof(quire_turn_options, priority) + sizeof(int32_t)};
+    offsetof(quire_turn_options, reserved0),
+    offsetof(quire_turn_options, keep_share),
+    offsetof(quire_turn_options, keep_by),
+    offsetof(quire_turn_options, keep_by) + sizeof(const char*)};
+template <>
+[[gnu::visibility("hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_event> = {
+    offsetof(quire_event, dropped_tokens),
+    offsetof(quire_event, dropped_tokens) + sizeof(uint64_t)};
 
 struct quire_engine {
   std::shared_ptr<EngineHost> host;
@@ -59,7 +66,7 @@ struct quire_engine {
 struct quire_session {
   std::shared_ptr<EngineHost> host;
   std::string name;
-  SessionId id;
+  SessionId id = SessionId::None();  // none: it is no session, but a call of its own
   bool ended = false;
   // Of the turn that is under way; none: there is none. Cancel reads it on any thread.
   std::atomic<RequestId> turn = RequestId::None();
@@ -103,18 +110,22 @@ Result<quire_session*> Settled(const std::shared_ptr<EngineHost>& host, const st
 
 Result<void> CheckThere(const quire_session* session) {
   QUIRE_TRY(NotNull(session, "session"));
+  if (session->id.is_none()) {
+    return Fail(ErrorCode::kInvalidArgument, "session: it is a call of quire_engine_ask");
+  }
   if (!session->ended) return {};
   return Fail(ErrorCode::kNotFound, fmt::format("session '{}' was ended", session->name));
 }
 
-Result<std::vector<quire::TokenId>> FedTokens(quire_session& session,
+// `begins`: nothing comes before it.
+Result<std::vector<quire::TokenId>> FedTokens(const EngineHost& host, bool begins,
                                               const quire_turn_options& asked) {
   QUIRE_TRY(quire::embed::CheckArray(asked.tokens, asked.token_count, kTokensMax, "tokens"));
   std::vector<quire::TokenId> fed(asked.tokens, asked.tokens + asked.token_count);
   if (asked.text == nullptr) return fed;
-  QUIRE_ASSIGN(const auto* const tokenizer, session.host->tokenizer());
-  const bool begins = fed.empty() && session.host->TokensOf(session.name) == 0;
-  QUIRE_ASSIGN(const auto of_text, tokenizer->Encode(asked.text, {.add_special = begins}));
+  QUIRE_ASSIGN(const auto* const tokenizer, host.tokenizer());
+  const bool add_special = begins && fed.empty();
+  QUIRE_ASSIGN(const auto of_text, tokenizer->Encode(asked.text, {.add_special = add_special}));
   fed.insert(fed.end(), of_text.begin(), of_text.end());
   return fed;
 }
@@ -132,6 +143,67 @@ Result<quire::model::LogitRules> RulesOf(const quire_turn_options& asked) {
   return rules;
 }
 
+quire::model::SamplingOptions SamplingOf(const quire_session_options& asked) {
+  return {.temperature = asked.temperature,
+          .seed = asked.seed,
+          .top_k = asked.top_k,
+          .top_p = asked.top_p == 0 ? 1.0f : asked.top_p,
+          .min_p = asked.min_p};
+}
+
+Result<quire::serve::KeepOptions> KeepOf(const quire_turn_options& asked) {
+  quire::serve::KeepOptions keep;
+  if (asked.keep_share != 0) keep.share = asked.keep_share;
+  if (asked.keep_by == nullptr) return keep;
+  const auto by = quire::serve::KeepByOf(asked.keep_by);
+  if (!by) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "options->keep_by is none of \"observed\", \"accumulated\", \"recent\"");
+  }
+  keep.by = *by;
+  return keep;
+}
+
+// Of no session. `begins`: no text comes before what is fed.
+Result<quire::serve::Request> RequestOf(const EngineHost& host, bool begins,
+                                        const quire_turn_options& asked) {
+  QUIRE_TRY(quire::embed::CheckArray(asked.stop_tokens, asked.stop_count, kTokensMax,
+                                     "options->stop_tokens"));
+  quire::serve::Request request{.max_tokens = asked.max_tokens};
+  QUIRE_ASSIGN(request.prompt, FedTokens(host, begins, asked));
+  if (asked.stop_count > 0) {
+    request.stop_tokens.assign(asked.stop_tokens, asked.stop_tokens + asked.stop_count);
+  } else if (asked.no_stop == 0) {
+    request.stop_tokens = host.stop_tokens();
+  }
+  QUIRE_ASSIGN(request.rules, RulesOf(asked));
+  QUIRE_ASSIGN(request.keep, KeepOf(asked));
+  request.spills = asked.on_full == QUIRE_SPILL;
+  if (!request.spills) {
+    QUIRE_ASSIGN(request.on_full,
+                 quire::embed::ToEnum(asked.on_full, "options->on_full", quire::OnFull::kReject));
+  }
+  constexpr int32_t kPriorityMost = 50;
+  if (asked.priority < -kPriorityMost || asked.priority > kPriorityMost) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("options->priority {}: from -50 to 50", asked.priority));
+  }
+  request.priority = static_cast<uint8_t>(kPriorityMost - asked.priority);
+  if (asked.timeout_us != 0) {
+    constexpr uint64_t kTimeoutMost = UINT64_MAX / 2;  // no sum overflows
+    request.deadline_us =
+        quire::SystemClock().NowMicros() + std::min(asked.timeout_us, kTimeoutMost);
+  }
+  return request;
+}
+
+Result<void> Submit(quire_session& session, quire::serve::Request request) {
+  session.stream.reset();
+  if (const auto tokenizer = session.host->tokenizer()) session.stream.emplace(**tokenizer);
+  QUIRE_ASSIGN(session.turn, session.host->engine().Submit(std::move(request)));
+  return {};
+}
+
 quire_event EventOf(quire_session& session, const quire::serve::NewToken& token) {
   session.text = session.stream ? session.stream->Add(token.token) : std::string();
   quire_event event{};
@@ -146,7 +218,7 @@ Result<quire_event> EventOf(quire_session& session, quire::serve::Response respo
   session.text = session.stream ? session.stream->Finish() : std::string();
   const bool failed = response.finish == quire::serve::Finish::kFailed;
   if (failed) return std::unexpected(std::move(response).error);
-  if (response.finish != quire::serve::Finish::kCancelled) {
+  if (!session.id.is_none() && response.finish != quire::serve::Finish::kCancelled) {
     session.host->NoteOpen(session.name, response.prompt_tokens + response.tokens.size());
   }
   quire_event event{};
@@ -156,6 +228,7 @@ Result<quire_event> EventOf(quire_session& session, quire::serve::Response respo
   event.loaded_tokens = response.loaded_tokens;
   event.generated_tokens = response.tokens.size();
   event.finish = static_cast<quire_finish>(response.finish);
+  event.dropped_tokens = response.dropped_tokens;
   return event;
 }
 
@@ -230,6 +303,61 @@ quire_code quire_engine_resize(quire_engine* engine, uint64_t hot_bytes, quire_e
   });
 }
 
+quire_code quire_engine_stats_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                   size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    return quire::embed::WriteText(engine->host->StatsJson(), text, text_bytes, length);
+  });
+}
+
+quire_code quire_engine_sequences_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                       size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    return quire::embed::WriteText(engine->host->SequencesJson(), text, text_bytes, length);
+  });
+}
+
+quire_code quire_engine_entries_json(const quire_engine* engine, uint64_t entries_max, char* text,
+                                     size_t text_bytes, size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    QUIRE_ASSIGN(const auto entries, engine->host->cache().Entries({.entries_max = entries_max}));
+    return quire::embed::WriteText(quire::ToJson(entries), text, text_bytes, length);
+  });
+}
+
+quire_code quire_engine_block_map(const quire_engine* engine, char* text, size_t text_bytes,
+                                  size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    return quire::embed::WriteText(engine->host->cache().BlockMap(), text, text_bytes, length);
+  });
+}
+
+quire_code quire_engine_free_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                  size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    return quire::embed::WriteText(quire::ToJson(engine->host->cache().FreeSlots()), text,
+                                   text_bytes, length);
+  });
+}
+
+quire_code quire_engine_demote(quire_engine* engine, const quire_turn_options* prompt,
+                               uint64_t* blocks, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    QUIRE_TRY(NotNull(blocks, "blocks"));
+    QUIRE_ASSIGN(const quire_turn_options asked, ReadStruct(prompt, "prompt"));
+    QUIRE_ASSIGN(const auto tokens, FedTokens(*engine->host, /*begins=*/true, asked));
+    QUIRE_ASSIGN(*blocks, engine->host->cache().Demote(
+                              {.identity = &engine->host->engine().identity(), .tokens = tokens}));
+    return {};
+  });
+}
+
 quire_code quire_engine_sessions_json(const quire_engine* engine, char* text, size_t text_bytes,
                                       size_t* length, quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
@@ -246,14 +374,8 @@ quire_code quire_session_open(quire_engine* engine, const quire_session_options*
     QUIRE_ASSIGN(const quire_session_options asked, quire::embed::ReadOptions(options, "options"));
     const std::string name = NameOr(asked.name);
     auto settling = quire::serve::MakeSettling();
-    auto id = engine->host->engine().OpenSession(
-        {.sampling = {.temperature = asked.temperature,
-                      .seed = asked.seed,
-                      .top_k = asked.top_k,
-                      .top_p = asked.top_p == 0 ? 1.0f : asked.top_p,
-                      .min_p = asked.min_p},
-         .name = name},
-        std::move(settling.settled));
+    auto id = engine->host->engine().OpenSession({.sampling = SamplingOf(asked), .name = name},
+                                                 std::move(settling.settled));
     QUIRE_ASSIGN(*session, Settled(engine->host, name, std::move(id), std::move(settling.outcome),
                                    /*tokens=*/0));
     return {};
@@ -311,7 +433,9 @@ void quire_session_free(quire_session* session) {
   if (session == nullptr) return;
   EngineHost& host = *session->host;
   (void)Boundary(nullptr, [&]() -> Result<void> {
-    if (!session->ended) {
+    if (session->id.is_none()) {
+      if (const RequestId turn = session->turn; !turn.is_none()) host.engine().Cancel(turn);
+    } else if (!session->ended) {
       if (host.has_store()) {
         auto settling = quire::serve::MakeSettling();
         QUIRE_TRY(host.engine().CloseSession(session->id, std::move(settling.settled)));
@@ -341,35 +465,28 @@ quire_code quire_session_begin(quire_session* session, const quire_turn_options*
                   fmt::format("session '{}': a turn is under way", session->name));
     }
     QUIRE_ASSIGN(const quire_turn_options asked, ReadStruct(options, "options"));
-    QUIRE_TRY(quire::embed::CheckArray(asked.stop_tokens, asked.stop_count, kTokensMax,
-                                       "options->stop_tokens"));
-    quire::serve::Request request{.max_tokens = asked.max_tokens, .session = session->id};
-    QUIRE_ASSIGN(request.prompt, FedTokens(*session, asked));
-    if (asked.stop_count > 0) {
-      request.stop_tokens.assign(asked.stop_tokens, asked.stop_tokens + asked.stop_count);
-    } else if (asked.no_stop == 0) {
-      request.stop_tokens = session->host->stop_tokens();
-    }
-    QUIRE_ASSIGN(request.rules, RulesOf(asked));
-    request.spills = asked.on_full == QUIRE_SPILL;
-    if (!request.spills) {
-      QUIRE_ASSIGN(request.on_full,
-                   quire::embed::ToEnum(asked.on_full, "options->on_full", quire::OnFull::kReject));
-    }
-    constexpr int32_t kPriorityMost = 50;
-    if (asked.priority < -kPriorityMost || asked.priority > kPriorityMost) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  fmt::format("options->priority {}: from -50 to 50", asked.priority));
-    }
-    request.priority = static_cast<uint8_t>(kPriorityMost - asked.priority);
-    if (asked.timeout_us != 0) {
-      constexpr uint64_t kTimeoutMost = UINT64_MAX / 2;  // no sum overflows
-      request.deadline_us =
-          quire::SystemClock().NowMicros() + std::min(asked.timeout_us, kTimeoutMost);
-    }
-    session->stream.reset();
-    if (const auto tokenizer = session->host->tokenizer()) session->stream.emplace(**tokenizer);
-    QUIRE_ASSIGN(session->turn, session->host->engine().Submit(std::move(request)));
+    const bool begins = session->host->TokensOf(session->name) == 0;
+    QUIRE_ASSIGN(quire::serve::Request request, RequestOf(*session->host, begins, asked));
+    request.session = session->id;
+    return Submit(*session, std::move(request));
+  });
+}
+
+quire_code quire_engine_ask(quire_engine* engine, const quire_turn_options* options,
+                            const quire_session_options* sampling, quire_session** call,
+                            quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    QUIRE_TRY(NotNull(call, "call"));
+    QUIRE_ASSIGN(const quire_turn_options asked, ReadStruct(options, "options"));
+    QUIRE_ASSIGN(const quire_session_options drawn,
+                 quire::embed::ReadOptions(sampling, "sampling"));
+    QUIRE_ASSIGN(quire::serve::Request request, RequestOf(*engine->host, /*begins=*/true, asked));
+    request.sampling = SamplingOf(drawn);
+    auto made = std::make_unique<quire_session>();
+    made->host = engine->host;
+    QUIRE_TRY(Submit(*made, std::move(request)));
+    *call = made.release();
     return {};
   });
 }

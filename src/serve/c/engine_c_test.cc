@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/json.h"
 #include "embed/test_struct_sizes.h"
 #include "quire/engine.h"
 
@@ -346,6 +348,112 @@ TEST_F(EngineCTest, ATurnHasATimeAndAPlace) {
   quire_session_free(session);
 }
 
+TEST_F(EngineCTest, OnePromptInNoSession) {
+  Open(store_.c_str());
+  quire_session* const session = OpenSession("same", /*temperature=*/0);
+  std::string text;
+  while (text.size() < 400) text += "It is a truth universally acknowledged. ";
+  const std::string said = Ask(session, text.c_str());
+  quire_session_options sampling{};
+  sampling.size = sizeof sampling;
+  const auto ask = [&](const quire_turn_options& turn) {
+    quire_session* call = nullptr;
+    if (quire_engine_ask(engine_, &turn, &sampling, &call, &error_) != QUIRE_OK) {
+      return Show(error_);
+    }
+    std::string answer;
+    do {
+      if (quire_session_next(call, &done_, &error_) != QUIRE_OK) {
+        answer = Show(error_);
+        break;
+      }
+      answer += done_.text;
+    } while (done_.kind != QUIRE_EVENT_DONE);
+    EXPECT_EQ(quire_session_begin(call, &turn, &error_), QUIRE_INVALID_ARGUMENT);
+    EXPECT_EQ(quire_session_end(call, &error_), QUIRE_INVALID_ARGUMENT);
+    quire_session_free(call);
+    return answer;
+  };
+  quire_turn_options turn = Turn(text.c_str(), 12);
+  EXPECT_EQ(ask(turn), said);
+  EXPECT_GT(done_.reused_tokens, 0u);  // what the session published
+  EXPECT_EQ(done_.dropped_tokens, 0u);
+  turn.keep_share = 0.3;
+  for (const char* by : {static_cast<const char*>(nullptr), "accumulated", "recent"}) {
+    turn.keep_by = by;
+    EXPECT_FALSE(ask(turn).empty());
+    EXPECT_GT(done_.dropped_tokens, 0u);
+  }
+  turn.keep_by = "luck";
+  EXPECT_NE(ask(turn).find("keep_by"), std::string::npos);
+  turn.keep_by = nullptr;
+  turn.keep_share = -1;
+  EXPECT_NE(ask(turn).find("keep"), std::string::npos);
+  EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_NE(ask(Turn(nullptr, 12)).find("no tokens"), std::string::npos);
+  // One that nobody hears to its end.
+  quire_session* call = nullptr;
+  turn = Turn("Once", 1000);
+  ASSERT_EQ(quire_engine_ask(engine_, &turn, nullptr, &call, &error_), QUIRE_OK) << Show(error_);
+  quire_session_free(call);
+  quire_session_free(session);
+}
+
+TEST_F(EngineCTest, SaysWhatItHoldsAndMovesItToTheStore) {
+  Open(store_.c_str());
+  const auto json_of = [&](const std::function<quire_code(char*, size_t, size_t*)>& ask) {
+    size_t length = 0;
+    EXPECT_EQ(ask(nullptr, 0, &length), QUIRE_OK) << Show(error_);
+    std::string text(length + 64, ' ');
+    EXPECT_EQ(ask(text.data(), text.size(), &length), QUIRE_OK) << Show(error_);
+    return Json::parse(text.substr(0, length));
+  };
+  const auto sequences = [&] {
+    return json_of([&](char* text, size_t bytes, size_t* length) {
+      return quire_engine_sequences_json(engine_, text, bytes, length, &error_);
+    });
+  };
+  const auto entries = [&] {
+    return json_of([&](char* text, size_t bytes, size_t* length) {
+      return quire_engine_entries_json(engine_, 1000, text, bytes, length, &error_);
+    });
+  };
+  std::string text;
+  while (text.size() < 400) text += "It is a truth universally acknowledged. ";
+  quire_session* const session = OpenSession("held", /*temperature=*/0);
+  Ask(session, text.c_str(), 3);
+  const Json held = sequences();
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_EQ(held[0]["session_name"], "held");
+  EXPECT_EQ(held[0]["stage"], "idle");
+  EXPECT_GT(held[0]["bytes"], 0);
+  const size_t blocks_there = entries().size();
+  EXPECT_GT(blocks_there, 2u);
+  const auto demote = [&] {
+    const quire_turn_options prompt = Turn(text.c_str(), 0);
+    uint64_t blocks = 0;
+    EXPECT_EQ(quire_engine_demote(engine_, &prompt, &blocks, &error_), QUIRE_OK) << Show(error_);
+    return blocks;
+  };
+  EXPECT_EQ(demote(), 0u);  // the session has them
+  quire_session_free(session);
+  EXPECT_GT(demote(), 2u);
+  EXPECT_LT(entries().size(), blocks_there);
+  const Json stats = json_of([&](char* to, size_t bytes, size_t* length) {
+    return quire_engine_stats_json(engine_, to, bytes, length, &error_);
+  });
+  EXPECT_GT(stats["engine"]["steps"], 0);
+  EXPECT_GT(stats["cache"]["published_total"], 0);
+  EXPECT_GT(stats["store"]["records"], 0);
+  const Json free = json_of([&](char* to, size_t bytes, size_t* length) {
+    return quire_engine_free_json(engine_, to, bytes, length, &error_);
+  });
+  EXPECT_GT(free[0]["free_slots"], 0);
+  size_t length = 0;
+  EXPECT_EQ(quire_engine_block_map(engine_, nullptr, 0, &length, &error_), QUIRE_OK);
+  EXPECT_GT(length, 0u);
+}
+
 TEST_F(EngineCTest, AWindowAndABudgetThatGrows) {
   quire_engine_options options = Options(nullptr);
   options.sink_tokens = 4;
@@ -400,7 +508,7 @@ TEST_F(EngineCTest, StructsMayGrow) {
         }
         return code;
       });
-  FillsAtEverySize<quire_event>(sizeof(quire_event), [&](quire_event* event, Error error) {
+  FillsAtEverySize<quire_event>(offsetof(quire_event, dropped_tokens), [&](quire_event* event, Error error) {
     const quire_turn_options turn = Turn(nullptr, 0);
     EXPECT_EQ(quire_session_begin(one, &turn, nullptr), QUIRE_OK);
     const Code code = quire_session_next(one, event, error);

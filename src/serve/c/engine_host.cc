@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "env/clock.h"
 #include "env/file.h"
+#include "serve/reports.h"
 #include "text/generation_config.h"
 
 namespace quire::serve::c {
@@ -31,20 +33,11 @@ uint64_t UnixMicros() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
 }
 
-// Quotes, backslashes and control characters of a message.
-std::string JsonText(std::string_view text) {
-  std::string json = "\"";
-  for (const char each : text) {
-    if (each == '"' || each == '\\') {
-      json += '\\';
-      json += each;
-    } else if (static_cast<unsigned char>(each) < 0x20) {
-      json += fmt::format("\\u{:04x}", static_cast<unsigned>(each));
-    } else {
-      json += each;
-    }
-  }
-  return json + '"';
+using OrderedJson = nlohmann::ordered_json;
+
+// What is not UTF-8 becomes U+FFFD.
+std::string DumpJson(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace
@@ -175,13 +168,28 @@ uint64_t EngineHost::TokensOf(const std::string& name) const {
 
 std::string EngineHost::SessionsJson() const {
   MutexLock lock(mutex_);
-  std::string json;
+  auto json = OrderedJson::array();
   for (const auto& [name, known] : known_) {
-    json += fmt::format(R"({}{{"name":{},"tokens":{},"open":{},"unusable":{}}})",
-                        json.empty() ? "" : ",", JsonText(name), known.tokens, known.open,
-                        known.unusable.empty() ? "null" : JsonText(known.unusable));
+    OrderedJson unusable;
+    if (!known.unusable.empty()) unusable = known.unusable;
+    json.push_back({{"name", name},
+                    {"tokens", known.tokens},
+                    {"open", known.open},
+                    {"unusable", std::move(unusable)}});
   }
-  return "[" + json + "]";
+  return DumpJson(json);
+}
+
+std::string EngineHost::StatsJson() const {
+  OrderedJson store;
+  if (store_ != nullptr) store = OrderedJson::parse(ToJson(store_->stats()));
+  return DumpJson({{"engine", JsonOf(driver_->stats(), SystemClock().NowMicros())},
+                   {"cache", OrderedJson::parse(ToJson(cache_->stats()))},
+                   {"store", std::move(store)}});
+}
+
+std::string EngineHost::SequencesJson() const {
+  return DumpJson(JsonOf(driver_->Sequences(), [](TenantId) { return std::string("default"); }));
 }
 
 }  // namespace quire::serve::c

@@ -37,7 +37,7 @@ struct HostOptions {
   model::Window window{};
   std::string policy = CacheOptions{}.policy;
   EvictionBatch eviction_batch = EvictionBatch::kExact;
-  LoadPolicy load = LoadPolicy::kAlways;
+  LoadPolicy load = LoadPolicy::kAuto;
 };
 
 /// Threads: any
@@ -63,6 +63,8 @@ class EngineHost {
   /// Tokens of a session that is known; 0 of any other.
   uint64_t TokensOf(const std::string& name) const;
   std::string SessionsJson() const;
+  std::string StatsJson() const;
+  std::string SequencesJson() const;
 
  private:
   struct Known {

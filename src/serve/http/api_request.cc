@@ -319,6 +319,18 @@ ApiResult<void> ReadOnFull(Fields& fields, ApiCall& call) {
   return fields.Bad("on_full", "must be 'reject', 'halt' or 'spill'");
 }
 
+ApiResult<void> ReadKeep(Fields& fields, ApiCall& call) {
+  QUIRE_ASSIGN(const auto share, fields.Number("keep", 0, 1));
+  if (share && *share == 0) return fields.Bad("keep", "must be above 0");
+  call.keep.share = share.value_or(1.0);
+  QUIRE_ASSIGN(const auto by, fields.Text("keep_by"));
+  if (!by) return {};
+  const auto found = KeepByOf(*by);
+  if (!found) return fields.Bad("keep_by", "must be 'observed', 'accumulated' or 'recent'");
+  call.keep.by = *found;
+  return {};
+}
+
 // Its place among its tenant's calls, as vLLM has it: lower ones go first.
 ApiResult<void> ReadPriority(Fields& fields, ApiCall& call) {
   constexpr int kMost = 50;
@@ -375,6 +387,7 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   QUIRE_TRY(ReadStream(fields, call));
   QUIRE_ASSIGN(call.reuse, fields.Flag("reuse", true));
   QUIRE_TRY(ReadOnFull(fields, call));
+  QUIRE_TRY(ReadKeep(fields, call));
   QUIRE_TRY(ReadPriority(fields, call));
   QUIRE_TRY(PassOver(fields));
   QUIRE_TRY(RefuseTheRest(fields, endpoint));
@@ -400,6 +413,30 @@ ApiResult<uint64_t> ParseResizeCall(std::string_view body) {
   }
   QUIRE_TRY(fields.NothingElse());
   return bytes->get<uint64_t>();
+}
+
+ApiResult<DemoteCall> ParseDemoteCall(std::string_view body) {
+  QUIRE_ASSIGN(Json json, ParseObject(body));
+  DemoteCall call;
+  Fields fields(json);
+  const auto number = [&](const std::string& name) -> ApiResult<std::optional<uint64_t>> {
+    const Json* const value = fields.Find(name);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_number_unsigned()) return fields.Bad(name, "must be a whole number");
+    return value->get<uint64_t>();
+  };
+  QUIRE_ASSIGN(call.request, number("request"));
+  QUIRE_ASSIGN(call.session, number("session"));
+  if (call.request || call.session) {
+    if (call.request && call.session) return fields.Bad("session", "is beside 'request': say one");
+    QUIRE_TRY(fields.NothingElse());
+    return call;
+  }
+  QUIRE_ASSIGN(auto tenant, fields.Text("tenant"));
+  call.tenant = std::move(tenant).value_or("");
+  for (const char* const read : {"request", "session", "tenant"}) json.erase(read);
+  call.prompt = json.dump();
+  return call;
 }
 
 ApiResult<std::string> ParseTextCall(std::string_view body, const std::string& field) {

@@ -12,6 +12,7 @@
 #include "model/logit_rules.h"
 #include "quire/identity.h"
 #include "serve/http/api_error.h"
+#include "serve/keep.h"
 
 namespace quire::serve::http {
 
@@ -51,6 +52,7 @@ struct ApiCall {
   bool include_usage = false;        // as the last piece of a stream
   bool reuse = true;                 // false: computes all of the prompt
   std::string on_full{};             // a name for SetOnFull; empty: the server's default
+  KeepOptions keep{};                // what of the prompt it goes on with
   uint8_t priority = 50;             // Request::priority: the other way round than the field
   uint64_t timeout_us = UINT64_MAX;  // the server's own timeout holds too
   bool echo = false;                 // of kCompletions: the answer begins with the prompt
@@ -78,6 +80,16 @@ ApiResult<SaidSampling> ParseSessionCall(std::string_view body);
 
 /// The bytes of {"hot_bytes": ...}. Errors: as ParseCall
 ApiResult<uint64_t> ParseResizeCall(std::string_view body);
+
+/// What is to leave memory: one of the engine's requests or sessions, or else a prompt.
+struct DemoteCall {
+  std::optional<uint64_t> request{};
+  std::optional<uint64_t> session{};
+  std::string tenant{};  // of the prompt; empty: the caller's
+  std::string prompt{};  // the other fields, as a body of ParseCall
+};
+/// Errors: as ParseCall
+ApiResult<DemoteCall> ParseDemoteCall(std::string_view body);
 
 /// The text of {FIELD: ...}, for example {"text": ...}. Errors: as ParseCall
 ApiResult<std::string> ParseTextCall(std::string_view body, const std::string& field);

@@ -125,6 +125,7 @@ OrderedJson Call::HeadJson(bool is_piece) const {
 OrderedJson Call::UsageJson() const {
   uint64_t prompt = 0;
   uint64_t cached = 0;
+  uint64_t dropped = 0;
   uint64_t generated = 0;
   for (const Asked& asked : asked_) {
     const Response& response = asked.answer.response();
@@ -132,11 +133,14 @@ OrderedJson Call::UsageJson() const {
     if (!asked.counts_prompt) continue;
     prompt += response.prompt_tokens;
     cached += response.reused_tokens;
+    dropped += response.dropped_tokens;
   }
+  OrderedJson details = {{"cached_tokens", cached}};
+  if (dropped > 0) details["dropped_tokens"] = dropped;  // the answer is an approximation
   return {{"prompt_tokens", prompt},
           {"completion_tokens", generated},
           {"total_tokens", prompt + generated},
-          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+          {"prompt_tokens_details", std::move(details)}};
 }
 
 OrderedJson Call::PieceJson(size_t index, Asked& asked, const Answer::Piece& piece) {

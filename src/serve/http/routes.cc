@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kRead = "GET, HEAD";
 constexpr std::string_view kCall = "POST";
 
-constexpr std::array<Route, 15> kRoutes = {{
+constexpr std::array<Route, 17> kRoutes = {{
     {.way = Way::kHealth, .name = "/healthz", .methods = kRead, .is_open = true},
     {.way = Way::kHealth, .name = "/health", .methods = kRead, .is_open = true},
     {.way = Way::kReady, .name = "/readyz", .methods = kRead, .is_open = true},
@@ -19,6 +19,8 @@ constexpr std::array<Route, 15> kRoutes = {{
     {.way = Way::kPrefetch, .name = "/v1/cache/prefetch", .methods = kCall},
     {.way = Way::kResize, .name = "/v1/cache/resize", .methods = kCall},
     {.way = Way::kErase, .name = "/v1/cache/erase", .methods = kCall},
+    {.way = Way::kDemote, .name = "/v1/cache/demote", .methods = kCall},
+    {.way = Way::kSequences, .name = "/v1/cache/sequences", .methods = kRead},
     {.way = Way::kMetrics, .name = "/metrics", .methods = kRead},
     {.way = Way::kTokenize, .name = "/v1/tokenize", .methods = kCall},
     {.way = Way::kDetokenize, .name = "/v1/detokenize", .methods = kCall},

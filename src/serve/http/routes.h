@@ -18,6 +18,8 @@ enum class Way : uint8_t {
   kPrefetch,
   kResize,
   kErase,
+  kDemote,
+  kSequences,
   kMetrics,
   kTokenize,
   kDetokenize,

@@ -10,6 +10,7 @@
 #include "base/bits.h"
 #include "base/log.h"
 #include "serve/http/metrics.h"
+#include "serve/reports.h"
 
 namespace quire::serve::http {
 
@@ -22,21 +23,6 @@ constexpr std::string_view kJsonType = "application/json";
 // Whatever its parameters, such as a charset.
 bool IsJson(std::string_view content_type) {
   return EqualsIgnoringCase(content_type.substr(0, content_type.find_first_of("; \t")), kJsonType);
-}
-
-OrderedJson EngineJson(const EngineStats& stats) {
-  return {{"waiting", stats.waiting},
-          {"running", stats.running},
-          {"chunk_tokens", stats.chunk_tokens},
-          {"steps", stats.steps},
-          {"step_us", stats.step_us},
-          {"prompt_tokens", stats.prompt_tokens},
-          {"decode_tokens", stats.decode_tokens},
-          {"recomputed_tokens", stats.recomputed_tokens},
-          {"prefix_waits", stats.prefix_waits},
-          {"preemptions", stats.preemptions},
-          {"sessions_released", stats.sessions_released},
-          {"session_write_failures", stats.session_write_failures}};
 }
 
 }  // namespace
@@ -292,7 +278,9 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kCache: return reply(CacheJson(handled.caller));
     case Way::kPrefetch: return reply(Prefetch(request, handled.caller));
     case Way::kResize:
-    case Way::kErase: return reply(Operate(request, route.way, handled.caller));
+    case Way::kErase:
+    case Way::kDemote:
+    case Way::kSequences: return reply(Operate(request, route.way, handled.caller));
     case Way::kMetrics: return reply(MetricsText(handled.caller));
     case Way::kNone:
     case Way::kHealth:
@@ -351,14 +339,7 @@ ApiResult<Reply> Service::Tokenize(const HttpRequest& request) const {
 
 // A hint: that there is no room, or no store, is no error.
 ApiResult<Reply> Service::Prefetch(const HttpRequest& request, const Caller& caller) const {
-  const auto is_chat = [&] {
-    const auto body = OrderedJson::parse(request.body, nullptr, /*allow_exceptions=*/false);
-    return body.is_object() && body.contains("messages");
-  };
-  const Endpoint endpoint = is_chat() ? Endpoint::kChat : Endpoint::kCompletions;
-  QUIRE_ASSIGN(const ApiCall call, ParseCall(endpoint, request.body, options_.choices_max));
-  QUIRE_TRY(CheckModel(call));
-  QUIRE_ASSIGN(const auto prompts, PromptsOf(call, /*add_special=*/true));
+  QUIRE_ASSIGN(const auto prompts, PromptsOf(request.body));
   uint64_t prompt_tokens = 0;
   uint64_t loading_tokens = 0;
   for (const std::vector<TokenId>& prompt : prompts) {
@@ -368,8 +349,7 @@ ApiResult<Reply> Service::Prefetch(const HttpRequest& request, const Caller& cal
     if (loading) {
       loading_tokens += *loading;
     } else if (loading.error().code != ErrorCode::kNoSpace) {
-      return BadRequest(endpoint == Endpoint::kChat ? "messages" : "prompt",
-                        loading.error().message);
+      return BadRequest("prompt", loading.error().message);
     }
   }
   return JsonReply({{"object", "cache.prefetch"},
@@ -455,9 +435,10 @@ Reply Service::CacheJson(const Caller& caller) const {
     json["cache"] = OrderedJson::parse(ToJson(context_.cache.stats()));
     if (context_.store != nullptr)
       json["store"] = OrderedJson::parse(ToJson(context_.store->stats()));
-    json["engine"] = EngineJson(context_.engine_stats());
+    json["engine"] = JsonOf(context_.engine_stats(), context_.clock.NowMicros());
     json["block_map"] = {
         {"slots", map.slots}, {"slots_per_cell", map.slots_per_cell}, {"cells", map.cells}};
+    json["free_slots"] = OrderedJson::parse(ToJson(context_.cache.FreeSlots()));
   }
   json["tenants"] = OrderedJson::array();
   for (const TenantStats& stats : TenantsSeenBy(caller)) {

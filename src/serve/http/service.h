@@ -53,6 +53,7 @@ struct ServiceContext {
   const model::GenerationConfig& generation;       // the defaults of sampling
   const Clock& clock;
   std::function<EngineStats()> engine_stats;
+  std::function<std::vector<SequenceEntry>()> engine_sequences;   // waits for the engine
   std::function<std::pair<uint64_t, uint64_t>()> budget_used_of;  // bytes
   std::function<std::string(const std::string&)> strftime_now;    // for templates
   const DiskStore* store = nullptr;                               // of the cache; null: none
@@ -135,6 +136,8 @@ class Service {
   ApiResult<Reply> Operate(const HttpRequest& request, Way way, const Caller& caller);
   ApiResult<Reply> Resize(const HttpRequest& request);
   ApiResult<Reply> Erase(const HttpRequest& request);
+  ApiResult<Reply> Demote(const HttpRequest& request);
+  ApiResult<Reply> DemoteHolder(const DemoteCall& call);
 
   // service_calls.cc
   ApiResult<void> CheckModel(const ApiCall& call) const;
@@ -143,6 +146,7 @@ class Service {
                                          bool add_special);
   ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(const ApiCall& call,
                                                          bool add_special) const;
+  ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(std::string_view body) const;
   ApiResult<std::vector<TokenId>> Encode(std::string_view text, const std::string& param,
                                          const model::EncodeOptions& options) const;
   ApiResult<std::vector<TokenId>> ChatPrompt(const ApiCall& call) const;

@@ -88,12 +88,17 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
            .sampling = sampling,
            .rules = call.rules,
            .reuse = call.reuse,
+           .keep = call.keep,
            .tenant = caller.tenant,
            .priority = call.priority,
            .deadline_us = now_us + std::min(call.timeout_us, options_.call_timeout_us),
            .logprobs = call.logprobs,
            .prompt_logprobs = call.echo && call.logprobs});
-      SetOnFull(call.on_full.empty() ? options_.on_full : call.on_full, requests.back());
+      // What keeps a part of its prompt cannot spill: the server's own choice is not for it.
+      const bool is_private = call.on_full.empty() && !call.keep.keeps_all();
+      if (!is_private) {
+        SetOnFull(call.on_full.empty() ? options_.on_full : call.on_full, requests.back());
+      }
       if (!session.is_none()) requests.back().session = session;
       ++sampling.seed;  // another answer is another draw
     }
@@ -140,6 +145,16 @@ ApiResult<std::vector<std::vector<TokenId>>> Service::PromptsOf(const ApiCall& c
     prompts.push_back(std::move(prompt));
   }
   return prompts;
+}
+
+// Of a call that computes nothing.
+ApiResult<std::vector<std::vector<TokenId>>> Service::PromptsOf(std::string_view body) const {
+  const auto json = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
+  const bool is_chat = json.is_object() && json.contains("messages");
+  const Endpoint endpoint = is_chat ? Endpoint::kChat : Endpoint::kCompletions;
+  QUIRE_ASSIGN(const ApiCall call, ParseCall(endpoint, body, options_.choices_max));
+  QUIRE_TRY(CheckModel(call));
+  return PromptsOf(call, /*add_special=*/true);
 }
 
 ApiResult<std::vector<TokenId>> Service::Encode(std::string_view text, const std::string& param,

@@ -1,9 +1,12 @@
-// What only the operator may ask: another budget, and a tenant's erasure.
+// What only the operator may ask: another budget, a tenant's erasure, who holds what, and that some
+// of it leaves memory.
 #include <fmt/format.h>
 
+#include "serve/driver.h"
 #include "serve/http/api_error.h"
 #include "serve/http/api_request.h"
 #include "serve/http/service.h"
+#include "serve/reports.h"
 
 namespace quire::serve::http {
 
@@ -30,7 +33,15 @@ ApiResult<Reply> Service::Operate(const HttpRequest& request, Way way, const Cal
         .message = "this is for the operator: ask at --operator-listen, or with a key of a "
                    "tenant that has `operator = true` in the keys file"});
   }
-  return way == Way::kResize ? Resize(request) : Erase(request);
+  switch (way) {
+    case Way::kResize: return Resize(request);
+    case Way::kDemote: return Demote(request);
+    case Way::kSequences:
+      return JsonReply({{"object", "list"},
+                        {"data", JsonOf(context_.engine_sequences(),
+                                        [this](TenantId tenant) { return NameOf(tenant); })}});
+    default: return Erase(request);
+  }
 }
 
 ApiResult<Reply> Service::Resize(const HttpRequest& request) {
@@ -40,6 +51,42 @@ ApiResult<Reply> Service::Resize(const HttpRequest& request) {
   }
   const auto [used, limit] = context_.budget_used_of();
   return JsonReply({{"object", "cache.budget"}, {"used_bytes", used}, {"limit_bytes", limit}});
+}
+
+ApiResult<Reply> Service::Demote(const HttpRequest& request) {
+  QUIRE_ASSIGN(const DemoteCall call, ParseDemoteCall(request.body));
+  if (call.request || call.session) return DemoteHolder(call);
+  TenantId tenant = kDefaultTenant;
+  if (!call.tenant.empty()) {
+    const auto named = context_.cache.FindTenant(call.tenant);
+    if (!named) return NotFound(fmt::format("there is no tenant {}", Echo(call.tenant)));
+    tenant = *named;
+  }
+  QUIRE_ASSIGN(const auto prompts, PromptsOf(call.prompt));
+  uint64_t blocks = 0;
+  for (const std::vector<TokenId>& prompt : prompts) {
+    const auto demoted = context_.cache.Demote(
+        {.tenant = tenant, .identity = &context_.engine.identity(), .tokens = prompt});
+    if (!demoted) return std::unexpected(FromCacheError(demoted.error()));
+    blocks += *demoted;
+  }
+  return JsonReply({{"object", "cache.demoted"}, {"blocks", blocks}});
+}
+
+ApiResult<Reply> Service::DemoteHolder(const DemoteCall& call) {
+  auto settling = MakeSettling();
+  if (call.request) {
+    context_.engine.Demote(RequestId(*call.request), std::move(settling.settled));
+  } else {
+    context_.engine.Demote(SessionId(*call.session), std::move(settling.settled));
+  }
+  if (const auto demoted = settling.outcome.get(); !demoted) {
+    if (demoted.error().code == ErrorCode::kNotFound) return NotFound(demoted.error().message);
+    return std::unexpected(FromCacheError(demoted.error()));
+  }
+  return JsonReply(
+      {{"object", "cache.demoted"},
+       {call.request ? "request" : "session", call.request ? *call.request : *call.session}});
 }
 
 // Its sessions are texts of it, so they go too, and first: a turn of one would publish its text

@@ -243,6 +243,61 @@ TEST_F(ServiceTest, TheOperatorAloneErasesAndResizes) {
   EXPECT_EQ(cache_->stats().hot_bytes_limit, 32u << 20);
 }
 
+TEST_F(ServiceTest, TheOperatorSeesWhoHoldsWhat) {
+  Make(kKeys);
+  const std::string alice = "alice-0123456789abcdef";
+  const std::string ops = "ops-0123456789abcdef";
+  AskJson(Get("/v1/cache/sequences", alice), 403);
+  AskJson(Post("/v1/cache/demote", R"({"request": 1})", alice), 403);
+  EXPECT_EQ(AskJson(Get("/v1/cache/sequences", ops))["data"].size(), 0);
+  const std::string session = AskJson(Post("/v1/sessions", "", alice))["id"];
+  AskJson(Post("/v1/completions",
+               R"({"max_tokens": 2, "session": ")" + session + R"(", "prompt": )" + kPrompt + "}",
+               alice));
+  const OrderedJson held = AskJson(Get("/v1/cache/sequences", ops))["data"];
+  ASSERT_EQ(held.size(), 1);
+  EXPECT_EQ(held[0]["tenant"], "alice");
+  EXPECT_EQ(held[0]["stage"], "idle");
+  EXPECT_TRUE(held[0]["request"].is_null());
+  EXPECT_GT(held[0]["bytes"], 0);
+  const std::string number = held[0]["session"].dump();
+  AskJson(Post("/v1/cache/demote", R"({"session": )" + number + "}", ops));
+  EXPECT_EQ(AskJson(Get("/v1/cache/sequences", ops))["data"][0]["bytes"], 0);
+  AskJson(Post("/v1/cache/demote", R"({"session": 99})", ops), 404);
+  AskJson(Post("/v1/cache/demote", R"({"request": 99})", ops), 404);
+  EXPECT_EQ(AskJson(Post("/v1/cache/demote", R"({"request": 1, "session": 1})", ops),
+                    400)["error"]["param"],
+            "session");
+  EXPECT_EQ(AskJson(Post("/v1/cache/demote", R"({"request": "one"})", ops), 400)["error"]["param"],
+            "request");
+  // There is no store here.
+  EXPECT_EQ(
+      AskJson(Post("/v1/cache/demote", R"({"tenant": "alice", "prompt": )" + kPrompt + "}", ops),
+              400)["error"]["code"],
+      "unsupported");
+  AskJson(Post("/v1/cache/demote", R"({"tenant": "carol", "prompt": "x"})", ops), 404);
+  const OrderedJson cache = AskJson(Get("/v1/cache", ops));
+  EXPECT_EQ(cache["free_slots"][0]["fragmentation"], 0.0) << cache["free_slots"];
+  EXPECT_TRUE(cache["engine"]["load_bytes_per_s"].is_null());
+}
+
+TEST_F(ServiceTest, ACallMayKeepAPartOfItsPrompt) {
+  Make("", {.on_full = "spill"});
+  const auto with = [&](const std::string& fields) {
+    return Post("/v1/completions",
+                R"({"max_tokens": 2, "prompt": )" + kPrompt + ", " + fields + "}");
+  };
+  for (const char* const by : {"observed", "accumulated", "recent"}) {
+    const OrderedJson usage =
+        AskJson(with(R"("keep": 0.3, "keep_by": ")" + std::string(by) + "\""))["usage"];
+    EXPECT_GT(usage["prompt_tokens_details"]["dropped_tokens"], 0) << by;
+  }
+  EXPECT_EQ(AskJson(with(R"("keep": 0)"), 400)["error"]["param"], "keep");
+  EXPECT_EQ(AskJson(with(R"("keep": 1.5)"), 400)["error"]["param"], "keep");
+  EXPECT_EQ(AskJson(with(R"("keep": 0.5, "keep_by": "luck")"), 400)["error"]["param"], "keep_by");
+  AskJson(with(R"("keep": 0.5, "on_full": "spill")"), 400);
+}
+
 TEST_F(ServiceTest, ACallHasATimeAndAPlaceOfItsOwn) {
   Make();
   const auto with = [&](const std::string& fields) {

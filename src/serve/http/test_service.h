@@ -55,6 +55,7 @@ class WithService : public testing::Test {
                          .generation = generation_,
                          .clock = *clock_,
                          .engine_stats = [this] { return driver_->stats(); },
+                         .engine_sequences = [this] { return driver_->Sequences(); },
                          .budget_used_of = [] { return std::pair{uint64_t{7}, uint64_t{9}}; },
                          .strftime_now = {},
                          .sessions = sessions_},
