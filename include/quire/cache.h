@@ -300,15 +300,6 @@ class Cache {
   /// Errors: as Acquire; kNoSpace as Load
   virtual Result<uint64_t> Prefetch(const AcquireRequest& request) = 0;
 
-  /// Moves what memory has of the whole blocks of request.tokens to the store now, without waiting
-  /// until room is needed: what the store lacks of them is written, and once that is durable the
-  /// blocks leave memory, from the last one on, up to one that is in use, pinned or continued by
-  /// another prompt. Returns how many left.
-  ///
-  /// Errors: as Acquire; kUnsupported there is no store; kNoSpace and kIo none left, for the store
-  ///         took nothing: the disk is full, or failed
-  virtual Result<uint64_t> Demote(const AcquireRequest& request) = 0;
-
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
   /// Errors: kNoSpace names shared, own and available blocks, or the tenant whose quota is full;
   ///         kTooLarge it can never fit; kInvalidArgument past tokens_max, or contiguous with a
@@ -360,6 +351,15 @@ class Cache {
   virtual std::string BlockMap() const = 0;
   /// How free slots lie, class by class. Cost: O(slots), under the pool's lock
   virtual std::vector<FreeRuns> FreeSlots() const = 0;
+
+  /// Moves what memory has of the whole blocks of request.tokens to the store now, without waiting
+  /// until room is needed: what the store lacks of them is written, and once that is durable the
+  /// blocks leave memory, from the last one on, up to one that is in use, pinned or continued by
+  /// another prompt. Returns how many left.
+  ///
+  /// Errors: as Acquire; kUnsupported there is no store; kNoSpace and kIo none left, for the store
+  ///         took nothing: the disk is full, or failed
+  virtual Result<uint64_t> Demote(const AcquireRequest& request) = 0;
 };
 
 }  // namespace quire

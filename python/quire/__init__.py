@@ -10,7 +10,7 @@
 Threads: objects may be used from any thread; the GIL is let go while the engine works. Failures are
 exceptions of ``quire.Error``, and the objects are as they were before the call.
 
-``quire.transformers`` puts the cache under Hugging Face models, ``quire.store`` is a store of opaque
+``quire.engine`` runs models on the cache, ``quire.transformers`` puts it under Hugging Face models, ``quire.store`` is a store of opaque
 blocks, ``quire.lmcache`` puts that under LMCache. Each is imported where it is first named.
 """
 
@@ -65,9 +65,9 @@ from ._types import (
 )
 
 if TYPE_CHECKING:
-    from . import lmcache, store, transformers
+    from . import engine, lmcache, store, transformers
 
-_MODULES = ("lmcache", "store", "transformers")
+_MODULES = ("engine", "lmcache", "store", "transformers")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -22,7 +22,7 @@ def candidates() -> list[str]:
     package = pathlib.Path(__file__).resolve().parent
     folders = (package, package / "lib", package.parent / "quire.libs",
                package.parents[1] / "build" / "release")
-    found = [str(path) for folder in folders for path in sorted(folder.glob("libquire*.so*"))]
+    found = [str(path) for folder in folders for path in sorted(folder.glob("libquire[.-]*so*"))]
     return found + [SONAME]
 
 

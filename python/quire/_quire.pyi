@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 import os
 from ._arrays import ReadOnlyArray
 from ._types import (
-    CacheStats, Codecs, DiskStoreStats, EraseReport, LoadProgress, SequenceStats, TenantStats,
+    CacheEntry, CacheStats, Codecs, DiskStoreStats, EraseReport, FreeRuns, LoadProgress,
+    SequenceStats, TenantStats,
 )
 
 CODECS: dict[str, float]
@@ -433,6 +434,13 @@ class Cache:
         Raises: NoSpaceError no room for them. Threads: any.
         """
 
+    def demote(self, tokens: object, identity: Identity, *, tenant: int = 0) -> int:
+        """
+        Moves what memory has of the whole blocks of `tokens` to the store now, and returns how many blocks left memory: from the last one on, up to one that is in use, pinned or continued by another prompt.
+
+        Raises: UnsupportedError there is no store; NoSpaceError and IoError none left, for the store took nothing. Threads: any.
+        """
+
     def pin(self, tokens: object, identity: Identity, *, tenant: int = 0, ttl_s: float = 0.0) -> int:
         """
         Keeps the whole blocks of `tokens` whoever uses them, for ttl_s (0: until unpin); returns how many.
@@ -489,6 +497,18 @@ class Cache:
     def block_map(self) -> str:
         """
         One character per slot: '.' free, 'p' private, 's' published, 'S' published and leased, 'w' a window has passed it.
+        """
+
+    def free_slots(self) -> list[FreeRuns]:
+        """
+        How free slots lie, class by class: fragmentation is 0 where they are one run.
+        """
+
+    def entries(self, tenant: int | None = None, entries_max: int = 18446744073709551615) -> list[CacheEntry]:
+        """
+        The published blocks that lookups of a tenant (None: everybody's) may find, in no order: where each is, what holds it, and since when.
+
+        Raises: NotFoundError.
         """
 
     @property

@@ -193,3 +193,66 @@ class Codecs(TypedDict):
     key: str
     value: str
     open: str
+
+
+class StoredSession(TypedDict):
+    """Of Engine.sessions(); unusable says why it cannot go on here."""
+
+    name: str
+    tokens: int
+    open: bool
+    unusable: str | None
+
+
+class SequenceEntry(TypedDict):
+    """Of Engine.sequences(): a request, or a session that idles (request is None), and what it
+    holds; stage is "waiting", "loading", "reading", "generating" or "idle"."""
+
+    request: int | None
+    session: int | None
+    session_name: str | None
+    tenant: str
+    stage: str
+    priority: int | None
+    age_ms: int
+    text_tokens: int
+    generated_tokens: int
+    held_tokens: int
+    blocks_shared: int
+    blocks_own: int
+    bytes: int
+    tokens_streamed: int
+
+
+class EngineCounters(TypedDict):
+    """The engine's part of EngineStats; what was not measured lately is None."""
+
+    waiting: int
+    running: int
+    chunk_tokens: int
+    steps: int
+    step_us: int
+    prompt_tokens: int
+    decode_tokens: int
+    recomputed_tokens: int
+    loads: int
+    loads_from_end: int
+    loaded_tokens: int
+    load_bytes_per_s: float | None
+    read_tokens_per_s: float | None
+    streamed: int
+    streams_renewed: int
+    spilled: int
+    brought_back: int
+    prefix_waits: int
+    preemptions: int
+    sessions_released: int
+    session_write_failures: int
+
+
+class EngineStats(TypedDict):
+    """Of Engine.stats()."""
+
+    engine: EngineCounters
+    cache: CacheStats
+    store: DiskStoreStats | None

@@ -23,26 +23,13 @@
 #include <utility>
 #include <vector>
 
+#include "handle.h"
 #include "process.h"
+#include "values.h"
 
 namespace quire::python {
 
 namespace nb = nanobind;
-
-/// A failure on its way to Python, where it becomes the class of its code (quire/_errors.py).
-class Failure : public std::exception {
- public:
-  explicit Failure(Error error) : error_(std::move(error)) {}
-  const Error& error() const { return error_; }
-  const char* what() const noexcept override { return error_.message.c_str(); }
-
- private:
-  Error error_;
-};
-
-[[noreturn]] inline void Raise(ErrorCode code, std::string message) {
-  throw Failure({.code = code, .message = std::move(message)});
-}
 
 /// The value of a result, or its error as an exception.
 template <typename T>
@@ -65,51 +52,6 @@ struct SequenceState {
 struct PinnedView {
   std::shared_ptr<Cache> cache;
   BlockListView view;
-};
-
-/// What a Python object holds: shared, because a method of another thread may still be at work on
-/// it when it is closed.
-template <typename State>
-class Handle {
- public:
-  /// `closed`: what a closed one is said to be.
-  Handle(std::shared_ptr<State> state, const char* name, const char* closed = "is closed")
-      : state_(std::move(state)), name_(name), closed_(closed) {}
-
-  /// Errors:  kInvalidArgument it is closed, or of the process that this was forked from
-  /// Threads: with the GIL held
-  std::shared_ptr<State> get() const {
-    if (!state_) Raise(ErrorCode::kInvalidArgument, std::string(name_) + " " + closed_);
-    if (!birthplace_.is_here()) {
-      Raise(ErrorCode::kInvalidArgument,
-            std::string(name_) +
-                " is of another process, which this was forked from: make one here, or start "
-                "processes by \"spawn\" or \"forkserver\"");
-    }
-    return state_;
-  }
-  /// "<quire.NAME: ...>", where `describe` makes the rest of an open one's state.
-  template <typename Describe>
-  std::string Repr(const char* name, const Describe& describe) const {
-    const std::string begin = std::string("<quire.") + name + ": ";
-    if (!state_) return begin + "closed>";
-    return begin + (birthplace_.is_here() ? describe(*state_) : "of another process") + ">";
-  }
-  bool closed() const { return state_ == nullptr; }
-  bool is_here() const { return birthplace_.is_here(); }
-  /// Lets go of it; twice is once.
-  void Close() {
-    std::shared_ptr<State> state = std::move(state_);
-    state_ = nullptr;
-    const GilFree free;
-    state.reset();
-  }
-
- private:
-  std::shared_ptr<State> state_;
-  const char* name_;
-  const char* closed_;
-  Birthplace birthplace_;
 };
 
 class PyCache : public Handle<Cache> {
@@ -173,12 +115,6 @@ class PyView : public Handle<PinnedView> {
   explicit PyView(std::shared_ptr<PinnedView> view) : Handle(std::move(view), "the view") {}
 };
 
-using AnyArray = nb::ndarray<nb::ro, nb::device::cpu>;
-
-/// Token ids of a list, or of an array of int32 or int64 with one axis (NumPy, torch, ...).
-/// Errors: kInvalidArgument another type, or an id outside int32
-std::vector<TokenId> ToTokens(nb::handle tokens);
-
 /// The type of an array's values.
 /// Errors: kUnsupported another one than f32, f16 and bf16
 Codec ToValueType(nb::dlpack::dtype type, const char* name);
@@ -201,16 +137,9 @@ Codec ToCodec(std::string_view name);
 /// Errors: kInvalidArgument the plan is of another cache
 void CheckOwner(const PyPlan& plan, const std::shared_ptr<Cache>& cache);
 
-/// Seconds as the engine's microseconds; none: 0, which is no limit.
-/// Errors: kInvalidArgument not above zero, or too long
-uint64_t ToMicros(std::optional<double> seconds);
-
 /// Seconds that something lives: 0 is for good.
 /// Errors: kInvalidArgument below zero, or too long
 uint64_t ToTtl(double ttl_s);
-
-/// A JSON text as a Python dict.
-nb::object FromJson(const std::string& text);
 
 /// A new array in C order that Python owns, not initialized: its pages are touched first where the
 /// GIL is free.

@@ -15,11 +15,6 @@
 namespace quire::python {
 namespace {
 
-template <typename Enum>
-struct Name {
-  const char* name;
-  Enum value;
-};
 constexpr Name<OnFull> kOnFull[] = {{"reject", OnFull::kReject},
                                     {"halt", OnFull::kHalt},
                                     {"no_evict", OnFull::kNoEvict},
@@ -32,17 +27,6 @@ constexpr Name<Placement> kPlacements[] = {{"free_list", Placement::kFreeList},
                                            {"first_fit", Placement::kFirstFit},
                                            {"best_fit", Placement::kBestFit},
                                            {"buddy", Placement::kBuddy}};
-
-template <typename Enum, size_t kCount>
-Enum Named(const Name<Enum> (&names)[kCount], std::string_view what, std::string_view name) {
-  std::string known;
-  for (const Name<Enum>& entry : names) {
-    if (entry.name == name) return entry.value;
-    known += (known.empty() ? "" : ", ") + std::string(entry.name);
-  }
-  Raise(ErrorCode::kInvalidArgument,
-        std::string(what) + " \"" + std::string(name) + "\" is none of " + known);
-}
 
 Digest ToDigest(const nb::bytes& bytes, const char* name) {
   Digest digest{};

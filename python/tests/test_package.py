@@ -11,7 +11,6 @@ import pytest
 import quire
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-STUB = ROOT / "python" / "quire" / "_quire.pyi"
 
 
 def test_the_version_is_the_engine_s():
@@ -20,7 +19,7 @@ def test_the_version_is_the_engine_s():
 
 def test_the_parts_are_found_after_import_and_loaded_where_they_are_named():
     program = ("import sys, quire\n"
-               "assert {'store', 'lmcache', 'transformers'} <= set(dir(quire))\n"
+               "assert {'engine', 'store', 'lmcache', 'transformers'} <= set(dir(quire))\n"
                "assert 'quire.store' not in sys.modules and 'torch' not in sys.modules\n"
                "assert quire.store.BlockStore and quire.lmcache.QuireStore\n"
                "assert 'torch' not in sys.modules\n"
@@ -48,12 +47,14 @@ def test_every_name_has_a_docstring_and_is_listed():
             assert thing.__doc__, name
 
 
-def test_the_stub_is_that_of_the_module(tmp_path):
+@pytest.mark.parametrize("name", ["_quire", "_engine"])
+def test_the_stub_is_that_of_the_module(name, tmp_path):
     pytest.importorskip("nanobind")
-    made = tmp_path / "_quire.pyi"
-    subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "quire._quire", "-p",
+    stub = ROOT / "python" / "quire" / f"{name}.pyi"
+    made = tmp_path / f"{name}.pyi"
+    subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", f"quire.{name}", "-p",
                     ROOT / "python" / "stub_patterns.txt", "-o", made], check=True, cwd=tmp_path)
-    assert made.read_text() == STUB.read_text(), f"renew {STUB}: see docs/adapters/python.md"
+    assert made.read_text() == stub.read_text(), f"renew {stub}: see docs/adapters/python.md"
 
 
 def test_types_are_clean():

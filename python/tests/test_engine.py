@@ -1,0 +1,224 @@
+"""A model with its sessions from Python: answers, what they hold, what outlives the process."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+
+import pytest
+
+import quire
+from quire.engine import Engine
+
+MODEL = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny"
+TEXT = "It is a truth universally acknowledged. " * 10
+
+
+@pytest.fixture
+def engine():
+    with Engine(MODEL, hot_bytes=64 << 20, threads=2) as made:
+        yield made
+
+
+@pytest.fixture
+def stored(tmp_path):
+    with Engine(MODEL, store=tmp_path / "store", hot_bytes=64 << 20, threads=2,
+                resident_tokens=64) as made:
+        yield made
+
+
+def test_an_answer_comes_token_by_token(engine):
+    with engine.ask(TEXT, max_tokens=12, stop=False) as answer:
+        events = list(answer)
+    assert [event.kind for event in events if event.kind != "progress"] == ["token"] * 12 + ["done"]
+    assert events[0].kind == "progress" and events[0].prompt_done > 0
+    done = events[-1]
+    assert done.finish == "length" and done.generated_tokens == 12
+    assert "".join(event.text for event in events) == answer.text
+    assert answer.tokens == [event.token for event in events if event.kind == "token"]
+    # Asked again, most of the prompt is in the cache, and the answer is the same.
+    again = engine.ask(TEXT, max_tokens=12, stop=False)
+    assert again.read().reused_tokens > 0 and again.tokens == answer.tokens
+    assert again.done.kind == "done" and next(iter(again), None) is None
+
+
+def test_what_a_call_may_say(engine):
+    plain = engine.ask(TEXT, max_tokens=8, stop=False)
+    plain.read()
+    first = plain.tokens[0]
+    barred = engine.ask(TEXT, max_tokens=8, stop=False, logit_bias={first: -100.0})
+    barred.read()
+    assert barred.tokens[0] != first
+    stopped = engine.ask(TEXT, max_tokens=8, stop_tokens=[first])
+    assert stopped.read().finish == "stop"
+    assert engine.ask([1, 2, 3], max_tokens=0).read().generated_tokens == 0
+    for by in ("observed", "accumulated", "recent"):
+        assert engine.ask(TEXT, max_tokens=2, keep=0.3, keep_by=by).read().dropped_tokens > 0
+    drawn = [engine.ask(TEXT, max_tokens=8, stop=False, temperature=2.0, seed=seed)
+             for seed in (1, 1, 2)]
+    for answer in drawn:
+        answer.read()
+    assert drawn[0].tokens == drawn[1].tokens != drawn[2].tokens
+    assert engine.ask(TEXT, max_tokens=4, priority=-50, on_full="halt").read().generated_tokens > 0
+    with pytest.raises(quire.DeadlineError):
+        engine.ask(TEXT, max_tokens=1000, stop=False, timeout_s=1e-6).read()
+
+
+@pytest.mark.parametrize(("error", "wrong"), [
+    (quire.InvalidArgumentError, {"priority": 51}),
+    (quire.InvalidArgumentError, {"on_full": "hope"}),
+    (quire.InvalidArgumentError, {"keep": 1.5}),
+    (quire.InvalidArgumentError, {"keep_by": "luck"}),
+    (quire.InvalidArgumentError, {"repetition_penalty": -1.0}),
+    (quire.UnsupportedError, {"on_full": "spill"}),
+])
+def test_what_can_never_work_is_refused(engine, error, wrong):
+    with pytest.raises(error):
+        engine.ask(TEXT, **wrong)
+    with pytest.raises(quire.InvalidArgumentError):
+        engine.ask(None)
+    assert engine.ask(TEXT, max_tokens=1).read().generated_tokens == 1
+
+
+def test_a_session_goes_on_after_the_engine_ended(tmp_path):
+    with Engine(MODEL, hot_bytes=64 << 20, threads=2) as engine:
+        with engine.open_session() as session:
+            session.turn(TEXT, max_tokens=5, stop=False).read()
+            whole = session.turn("And then", max_tokens=5, stop=False)
+            whole.read()
+            whole.close()
+    directory = tmp_path / "store"
+    with Engine(MODEL, store=directory, hot_bytes=64 << 20, threads=2) as engine:
+        session = engine.open_session("talk")
+        first = session.turn(TEXT, max_tokens=5, stop=False)
+        first.read()
+        with pytest.raises(quire.BusyError):
+            engine.reopen_session("talk")
+        first.close()
+        session.close()
+    with Engine(MODEL, store=directory, hot_bytes=64 << 20, threads=2) as engine:
+        assert [(each["name"], each["open"]) for each in engine.sessions()] == [("talk", False)]
+        session = engine.reopen_session("talk")
+        fork = session.fork("other")
+        assert (session.name, fork.name) == ("talk", "other")
+        for talk in (session, fork):
+            answer = talk.turn("And then", max_tokens=5, stop=False)
+            assert answer.read().reused_tokens > 0
+            assert answer.tokens == whole.tokens
+            answer.close()
+        fork.end()
+        with pytest.raises(quire.NotFoundError):
+            fork.turn("more")
+        assert [each["name"] for each in engine.sessions()] == ["talk"]
+        session.close()
+
+
+def test_an_answer_that_is_cancelled_leaves_its_session_as_it_was(engine):
+    session = engine.open_session()
+    session.turn(TEXT, max_tokens=2, stop=False).read()
+    answer = session.turn("Once", max_tokens=2000, stop=False)
+    next(answer)
+    with pytest.raises(quire.BusyError):
+        session.turn("Twice")
+    answer.close()
+    held = engine.sequences()[0]
+    assert (held["stage"], held["generated_tokens"]) == ("idle", 0)
+    text_tokens = held["text_tokens"]
+    session.turn(None, max_tokens=1, stop=False).read()
+    assert engine.sequences()[0]["text_tokens"] == text_tokens + 1
+    # From another thread, while one waits.
+    answer = session.turn("Once", max_tokens=2000, stop=False)
+    thread = threading.Timer(0.05, answer.cancel)
+    thread.start()
+    assert answer.read().finish == "cancelled"
+    thread.join()
+
+
+def test_says_what_it_holds_and_moves_it_to_the_store(stored):
+    session = stored.open_session("held")
+    answer = session.turn(TEXT, max_tokens=3, stop=False)
+    answer.read()
+    held = stored.sequences()
+    assert len(held) == 1 and held[0]["session_name"] == "held" and held[0]["bytes"] > 0
+    blocks = stored.entries()
+    assert len(blocks) > 2 and blocks[0].keys() == quire.CacheEntry.__annotations__.keys()
+    assert held[0].keys() == quire.engine.SequenceEntry.__annotations__.keys()
+    assert "S" in stored.block_map() or "s" in stored.block_map()
+    assert stored.demote(TEXT) == 0  # in use
+    answer.close()
+    session.close()
+    assert stored.demote(TEXT) > 2
+    assert len(stored.entries()) < len(blocks)
+    stats = stored.stats()
+    assert stats["engine"].keys() == quire.engine.EngineCounters.__annotations__.keys()
+    assert stats["cache"].keys() == quire.CacheStats.__annotations__.keys()
+    assert stats["store"]["records"] > 0
+    free = stored.free_slots()
+    assert free[0]["fragmentation"] < 1 and free[0].keys() == quire.FreeRuns.__annotations__.keys()
+    assert stored.ask(TEXT, max_tokens=1).read().loaded_tokens > 0  # and back
+
+
+def test_options_reach_the_engine(tmp_path):
+    with Engine(MODEL, hot_bytes=4 << 20, hot_bytes_max=8 << 20, threads=1, codec="int8",
+                block_tokens=32, chunk_tokens=64, policy="quire", load="never",
+                eviction_batch="adaptive", window_tokens=64, sink_tokens=4) as engine:
+        assert engine.ask(TEXT * 20, max_tokens=2, stop=False).read().generated_tokens == 2
+        engine.resize(8 << 20)
+        assert engine.stats()["cache"]["hot_bytes_limit"] == 8 << 20
+        with pytest.raises(quire.TooLargeError):
+            engine.resize(9 << 20)
+    for wrong in ({"codec": "int3"}, {"policy": "mru"}, {"load": "maybe"}, {"sink_tokens": 4},
+                  {"eviction_batch": "some"}):
+        with pytest.raises(quire.InvalidArgumentError):
+            Engine(MODEL, hot_bytes=4 << 20, **wrong)
+    with pytest.raises(quire.NotFoundError):
+        Engine(tmp_path / "none")
+
+
+def test_many_threads_ask_one_engine(engine):
+    alone = engine.ask(TEXT, max_tokens=6, stop=False)
+    alone.read()
+    found = []
+
+    def ask():
+        for _ in range(5):
+            answer = engine.ask(TEXT, max_tokens=6, stop=False)
+            answer.read()
+            found.append(answer.tokens)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone.tokens] * 20
+
+
+def test_objects_outlive_each_other_and_say_what_they_are():
+    engine = Engine(MODEL, hot_bytes=64 << 20, threads=1)
+    session = engine.open_session("one")
+    answer = session.turn(TEXT, max_tokens=3, stop=False)
+    engine.close()
+    session.close()
+    assert repr(engine) == "<quire.engine.Engine: closed>"
+    with pytest.raises(quire.InvalidArgumentError, match="is closed"):
+        engine.stats()
+    assert answer.read().generated_tokens == 3
+    assert repr(answer) == "<quire.engine.Answer: 3 tokens, over>"
+    answer.close()
+    answer.close()
+
+
+def test_a_forked_child_is_told_and_ends(engine):
+    answer = engine.ask(TEXT, max_tokens=3, stop=False)
+    answer.read()
+    child = os.fork()
+    if child == 0:
+        try:
+            engine.stats()
+        except quire.InvalidArgumentError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert engine.ask(TEXT, max_tokens=1).read().generated_tokens == 1
