@@ -169,6 +169,10 @@ typedef struct quire_turn_options {
   // blocks, above 0 to 1 (0: all); the answer is an approximation then, and nothing of it is shared.
   double keep_share;
   const char* keep_by;  // which ones: "observed" (NULL), "accumulated", "recent" (docs/policies.md)
+  // It will be asked for again: the first retain_tokens of its text (0: all, with the answer) are
+  // kept in memory so long, at most an hour, within a quarter of what the cache may hold. 0: no.
+  uint64_t retain_us;
+  uint64_t retain_tokens;
 } quire_turn_options;
 
 /// One prompt and its answer, in no session: nothing of its text stays but blocks in the cache. The
@@ -220,7 +224,8 @@ typedef struct quire_event {
   uint64_t generated_tokens;
   quire_finish finish;
   int32_t reserved0;
-  uint64_t dropped_tokens;  // of the prompt, by keep_share
+  uint64_t dropped_tokens;   // of the prompt, by keep_share
+  uint64_t retained_tokens;  // of the text, by retain_us: whole blocks
 } quire_event;
 
 /// Waits for the next event of a turn.

@@ -95,6 +95,7 @@ Engine::Engine(const Components& components, const Identity& identity, const Eng
       stepper_(components.model, components.attention, components.executor),
       keeper_(mailbox_, components.cache, options.sessions, components.model.config().vocab,
               options.idle_text_bytes),
+      retainer_(components.cache, identity_, options.retain),
       state_{.cache = components.cache,
              .clock = components.clock,
              .mailbox = mailbox_,
@@ -236,7 +237,7 @@ void Engine::Take(SubmitCommand command) {
   const bool grows = (state_.options.admission == Admission::kGrow || request.spills) &&
                      request.on_full == OnFull::kReject && request.keep.keeps_all();
   auto task = std::make_unique<Task>(std::move(command), session, /*starts_whole=*/!grows, mailbox_,
-                                     keeper_, components_.clock);
+                                     keeper_, retainer_, components_.clock);
   if (session != nullptr) keeper_.BeginTurn(*session);
   state_.shares.Enter(task->tenant());
   state_.tasks.Add(std::move(task));
@@ -278,6 +279,7 @@ void Engine::Take(const SetTenantCommand& command) {
   const TenantShare& share = command.share;
   state_.shares.SetWeight(share.tenant, share.weight);
   waiting_.SetDomain(share.tenant, share.domain);
+  retainer_.SetDomain(share.tenant, share.domain);
 }
 
 void Engine::Take(DemoteCommand command) {

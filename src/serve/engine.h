@@ -180,6 +180,7 @@ class Engine {
   Mailbox mailbox_;
   Stepper stepper_;
   SessionKeeper keeper_;  // before state_: its tasks end first
+  Retainer retainer_;     // the same
   EngineState state_;
   Waiting waiting_;
   Preemption preemption_;

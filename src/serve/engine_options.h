@@ -8,6 +8,7 @@
 
 #include "serve/mailbox.h"
 #include "serve/recent_rate.h"
+#include "serve/retainer.h"
 #include "serve/session_store.h"
 
 namespace quire::serve {
@@ -54,6 +55,7 @@ struct EngineOptions {
   // states have no room. 0: it is refused. Requests may ask for it where they would fit but find no
   // room (Request::spills).
   uint64_t resident_tokens = 0;
+  RetainLimits retain{};  // of hints
   // Called on the thread that turns the engine after a request has something new to say, for
   // callers that have no thread to wait in Await. It must return at once and call no Tick.
   OnPosted on_event{};

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -30,6 +31,27 @@ enum class Finish : uint8_t {
   kFailed = 5,     // see Response::error
 };
 std::string_view FinishName(Finish finish);
+
+/// A caller expects to ask for this again: it is kept a while, within the tenant's share.
+struct RetainHint {
+  uint64_t tokens = UINT64_MAX;  // of the text, from its start; UINT64_MAX: with the answer
+  uint64_t ttl_us = 0;           // from the answer's end on
+};
+
+/// What became of a hint.
+enum class Retained : uint8_t {
+  kAccepted = 1,
+  kClipped = 2,  // less of it, or for less long
+  kIgnored = 3,
+};
+std::string_view RetainedName(Retained what);
+
+struct RetainOutcome {
+  Retained what = Retained::kIgnored;
+  uint64_t tokens = 0;  // that are kept: whole blocks
+  uint64_t ttl_us = 0;
+  std::string why{};  // of what is not accepted
+};
 
 struct Request {
   std::vector<TokenId> prompt{};
@@ -59,6 +81,7 @@ struct Request {
   // PromptTokens events say the same of the prompt, with as many likeliest ones as `logprobs` has.
   // All of the prompt is computed then, whatever the cache has of it. Not in a session.
   bool prompt_logprobs = false;
+  std::vector<RetainHint> retain{};
 
   /// Others may use what it computes.
   bool publishes() const { return keep.keeps_all(); }
@@ -82,6 +105,7 @@ struct Response {
   uint64_t recomputed_tokens = 0;  // of all tokens, after it was preempted
   uint32_t preemptions = 0;
   uint64_t dropped_tokens = 0;                      // of the prompt, by `keep`
+  std::vector<RetainOutcome> retained{};            // of Request::retain, in order; none: it failed
   MissReason miss_reason = MissReason::kNeverSeen;  // of the first token that was not found
   std::vector<MissRun> missing{};  // all prompt tokens not found when it started first, in order
   SequenceStats sequence{};        // as it ended

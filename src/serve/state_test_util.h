@@ -29,6 +29,7 @@ class StateTest : public testing::Test {
     test_.emplace(slots, cache::SmallGeometry(), profile, 0, std::move(cache_options));
     mailbox_.emplace(MailboxLimits{.requests_max = 1000, .sessions_max = 10, .events_max = 8});
     keeper_.emplace(*mailbox_, *test_->cache, nullptr, kVocab, 0);
+    retainer_.emplace(*test_->cache, test_->identity, RetainLimits());
     state_.reset(new EngineState{.cache = *test_->cache,
                                  .clock = clock_,
                                  .mailbox = *mailbox_,
@@ -39,6 +40,7 @@ class StateTest : public testing::Test {
   void End() {
     state_.reset();
     keeper_.reset();
+    retainer_.reset();
     test_.reset();
   }
 
@@ -54,7 +56,7 @@ class StateTest : public testing::Test {
     const SessionId in = command.request.session;
     Session* const session = in.is_none() ? nullptr : keeper_->Find(in);
     auto task = std::make_unique<Task>(std::move(command), session, starts_whole, *mailbox_,
-                                       *keeper_, clock_);
+                                       *keeper_, *retainer_, clock_);
     if (session != nullptr) keeper_->BeginTurn(*session);
     state_->shares.Enter(task->tenant());
     state_->tasks.Add(std::move(task));
@@ -109,6 +111,7 @@ class StateTest : public testing::Test {
   std::optional<cache::TestCache> test_;
   std::optional<Mailbox> mailbox_;
   std::optional<SessionKeeper> keeper_;
+  std::optional<Retainer> retainer_;
   std::unique_ptr<EngineState> state_;
 };
 

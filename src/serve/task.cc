@@ -19,13 +19,14 @@ std::string_view FinishName(Finish finish) {
 }
 
 Task::Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& mailbox,
-           SessionKeeper& keeper, const Clock& clock)
+           SessionKeeper& keeper, Retainer& retainer, const Clock& clock)
     : id_(command.id),
       request_(std::move(command.request)),
       submitted_us_(command.submitted_us),
       session_(session),
       mailbox_(mailbox),
       keeper_(keeper),
+      retainer_(retainer),
       text_(request_),
       answer_(id_, request_, submitted_us_, mailbox, clock),
       kept_(request_.keep),
@@ -168,6 +169,10 @@ void Task::End(Finish finish, CancelledTurn turn) {
   if (sequence_ != nullptr) {
     response.sequence = sequence_->stats();
     response.kv_bytes = response.sequence.bytes;
+  }
+  if (finish != Finish::kFailed) {
+    const uint64_t computed = sequence_ == nullptr ? 0 : position();
+    response.retained = retainer_.Apply(request_, tenant(), text_.tokens().first(computed));
   }
   if (session_ != nullptr) return EndTurn(turn, std::move(response));
   sequence_.reset();

@@ -16,6 +16,7 @@
 #include "serve/keep.h"
 #include "serve/mailbox.h"
 #include "serve/request.h"
+#include "serve/retainer.h"
 #include "serve/session_keeper.h"
 #include "serve/text.h"
 
@@ -47,7 +48,7 @@ class Task {
  public:
   /// `session` is the one the request names, or null; it must outlive the task.
   Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& mailbox,
-       SessionKeeper& keeper, const Clock& clock);
+       SessionKeeper& keeper, Retainer& retainer, const Clock& clock);
 
   RequestId id() const { return id_; }
   const Request& request() const { return request_; }
@@ -161,6 +162,7 @@ class Task {
   Session* const session_;
   Mailbox& mailbox_;
   SessionKeeper& keeper_;
+  Retainer& retainer_;
 
   Text text_;
   Answer answer_;

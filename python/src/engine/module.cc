@@ -93,6 +93,7 @@ struct Event {
   uint64_t loaded_tokens = 0;
   uint64_t generated_tokens = 0;
   uint64_t dropped_tokens = 0;
+  uint64_t retained_tokens = 0;
   std::string finish;
 };
 
@@ -244,7 +245,8 @@ struct Turn {
   Turn(nb::handle prompt, uint32_t max_tokens, const std::optional<std::vector<int32_t>>& stops,
        bool stop, float repetition_penalty, float presence_penalty, float frequency_penalty,
        uint32_t min_tokens, const std::map<int32_t, float>& logit_bias, std::string_view on_full,
-       std::optional<double> timeout_s, int32_t priority)
+       std::optional<double> timeout_s, int32_t priority, std::optional<double> retain_s,
+       uint64_t retain_tokens)
       : stop_tokens(stops.value_or(std::vector<int32_t>())) {
     options.size = sizeof options;
     if (nb::isinstance<nb::str>(prompt)) {
@@ -269,6 +271,8 @@ struct Turn {
     options.on_full = Named(kOnFullNames, "on_full", on_full);
     options.timeout_us = ToMicros(timeout_s);
     options.priority = priority;
+    options.retain_us = ToMicros(retain_s);
+    options.retain_tokens = retain_tokens;
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -287,10 +291,12 @@ std::shared_ptr<PyAnswer> Begin(const PySession& self, nb::handle prompt, uint32
                                 float frequency_penalty, uint32_t min_tokens,
                                 const std::map<int32_t, float>& logit_bias,
                                 std::string_view on_full, std::optional<double> timeout_s,
-                                int32_t priority) {
+                                int32_t priority, std::optional<double> retain_s,
+                                uint64_t retain_tokens) {
   const auto talk = self.get();
   const Turn turn(prompt, max_tokens, stop_tokens, stop, repetition_penalty, presence_penalty,
-                  frequency_penalty, min_tokens, logit_bias, on_full, timeout_s, priority);
+                  frequency_penalty, min_tokens, logit_bias, on_full, timeout_s, priority, retain_s,
+                  retain_tokens);
   {
     const GilFree free;
     const std::lock_guard one(talk->turn);
@@ -305,12 +311,14 @@ std::shared_ptr<PyAnswer> Ask(const PyEngine& self, nb::handle prompt, uint32_t 
                               float repetition_penalty, float presence_penalty,
                               float frequency_penalty, uint32_t min_tokens,
                               const std::map<int32_t, float>& logit_bias, std::string_view on_full,
-                              std::optional<double> timeout_s, int32_t priority, double keep,
+                              std::optional<double> timeout_s, int32_t priority,
+                              std::optional<double> retain_s, uint64_t retain_tokens, double keep,
                               const std::string& keep_by, uint64_t seed, float temperature,
                               float top_p, uint32_t top_k, float min_p) {
   const auto engine = self.get();
   Turn turn(prompt, max_tokens, stop_tokens, stop, repetition_penalty, presence_penalty,
-            frequency_penalty, min_tokens, logit_bias, on_full, timeout_s, priority);
+            frequency_penalty, min_tokens, logit_bias, on_full, timeout_s, priority, retain_s,
+            retain_tokens);
   turn.options.keep_share = keep;
   turn.keep_by = keep_by;
   turn.options.keep_by = turn.keep_by.c_str();
@@ -337,6 +345,7 @@ Event EventOf(const quire_event& of_c, std::string text) {
     event.loaded_tokens = of_c.loaded_tokens;
     event.generated_tokens = of_c.generated_tokens;
     event.dropped_tokens = of_c.dropped_tokens;
+    event.retained_tokens = of_c.retained_tokens;
     for (const Name<quire_finish>& finish : kFinishes) {
       if (finish.value == of_c.finish) event.finish = finish.name;
     }
@@ -401,7 +410,7 @@ void CloseAnswer(PyAnswer& self) {
 
 uint64_t Demote(const PyEngine& self, nb::handle prompt) {
   const auto engine = self.get();
-  const Turn turn(prompt, 0, {}, true, 0, 0, 0, 0, {}, "reject", {}, 0);
+  const Turn turn(prompt, 0, {}, true, 0, 0, 0, 0, {}, "reject", {}, 0, {}, 0);
   const GilFree free;
   quire_error error{};
   uint64_t blocks = 0;
@@ -440,7 +449,10 @@ constexpr const char* kTurnDoc =
     "stop=False: none do. on_full: where memory has no room, \"reject\" waits and may be "
     "preempted, "
     "\"halt\" ends, \"spill\" streams from the store. priority: -50 to 50, lower ones go first. "
-    "logit_bias: by token.\n\n"
+    "logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: "
+    "all, "
+    "with the answer) are kept in memory so long, at most an hour, within a quarter of what the "
+    "cache may hold; the last event says how many are.\n\n"
     "Raises: InvalidArgumentError, UnsupportedError; what makes it fail later is raised by the "
     "answer. Threads: any.";
 
@@ -458,6 +470,7 @@ void BindEvent(nb::module_& module) {
       .def_ro("loaded_tokens", &Event::loaded_tokens)
       .def_ro("generated_tokens", &Event::generated_tokens)
       .def_ro("dropped_tokens", &Event::dropped_tokens)
+      .def_ro("retained_tokens", &Event::retained_tokens)
       .def_ro("finish", &Event::finish)
       .def("__repr__", [](const Event& self) {
         if (self.kind == "token")
@@ -506,11 +519,13 @@ void BindSession(nb::module_& module) {
            nb::arg("frequency_penalty") = 0.0f, nb::arg("min_tokens") = 0,
            nb::arg("logit_bias") = std::map<int32_t, float>(), nb::arg("on_full") = "reject",
            nb::arg("timeout_s") = nb::none(), nb::arg("priority") = 0,
+           nb::arg("retain_s") = nb::none(), nb::arg("retain_tokens") = 0,
            nb::sig("def turn(self, prompt: object, *, max_tokens: int = 16, "
                    "stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: "
                    "float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, "
                    "min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = "
-                   "'reject', timeout_s: float | None = None, priority: int = 0) -> Answer"),
+                   "'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | "
+                   "None = None, retain_tokens: int = 0) -> Answer"),
            (std::string("Feeds a prompt and begins its answer; max_tokens=0 only reads.\n\n") +
             kTurnDoc)
                .c_str())
@@ -562,14 +577,16 @@ void BindEngine(nb::module_& module) {
            nb::arg("repetition_penalty") = 1.0f, nb::arg("presence_penalty") = 0.0f,
            nb::arg("frequency_penalty") = 0.0f, nb::arg("min_tokens") = 0,
            nb::arg("logit_bias") = std::map<int32_t, float>(), nb::arg("on_full") = "reject",
-           nb::arg("timeout_s") = nb::none(), nb::arg("priority") = 0, nb::arg("keep") = 1.0,
+           nb::arg("timeout_s") = nb::none(), nb::arg("priority") = 0,
+           nb::arg("retain_s") = nb::none(), nb::arg("retain_tokens") = 0, nb::arg("keep") = 1.0,
            nb::arg("keep_by") = "observed", nb::arg("seed") = 0, nb::arg("temperature") = 0.0f,
            nb::arg("top_p") = 1.0f, nb::arg("top_k") = 0, nb::arg("min_p") = 0.0f,
            nb::sig("def ask(self, prompt: object, *, max_tokens: int = 16, "
                    "stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: "
                    "float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, "
                    "min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = "
-                   "'reject', timeout_s: float | None = None, priority: int = 0, keep: float = "
+                   "'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | "
+                   "None = None, retain_tokens: int = 0, keep: float = "
                    "1.0, keep_by: str = 'observed', seed: int = 0, temperature: float = 0.0, "
                    "top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Answer"),
            (std::string("One prompt and its answer, in no session.\n\n"

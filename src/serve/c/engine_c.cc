@@ -53,11 +53,13 @@ template <>
     offsetof(quire_turn_options, reserved0),
     offsetof(quire_turn_options, keep_share),
     offsetof(quire_turn_options, keep_by),
-    offsetof(quire_turn_options, keep_by) + sizeof(const char*)};
+    offsetof(quire_turn_options, retain_us),
+    offsetof(quire_turn_options, retain_tokens),
+    offsetof(quire_turn_options, retain_tokens) + sizeof(uint64_t)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_event> = {
-    offsetof(quire_event, dropped_tokens),
-    offsetof(quire_event, dropped_tokens) + sizeof(uint64_t)};
+    offsetof(quire_event, dropped_tokens), offsetof(quire_event, retained_tokens),
+    offsetof(quire_event, retained_tokens) + sizeof(uint64_t)};
 
 struct quire_engine {
   std::shared_ptr<EngineHost> host;
@@ -178,6 +180,10 @@ Result<quire::serve::Request> RequestOf(const EngineHost& host, bool begins,
   }
   QUIRE_ASSIGN(request.rules, RulesOf(asked));
   QUIRE_ASSIGN(request.keep, KeepOf(asked));
+  if (asked.retain_us != 0) {
+    request.retain.push_back({.tokens = asked.retain_tokens == 0 ? UINT64_MAX : asked.retain_tokens,
+                              .ttl_us = asked.retain_us});
+  }
   request.spills = asked.on_full == QUIRE_SPILL;
   if (!request.spills) {
     QUIRE_ASSIGN(request.on_full,
@@ -229,6 +235,7 @@ Result<quire_event> EventOf(quire_session& session, quire::serve::Response respo
   event.generated_tokens = response.tokens.size();
   event.finish = static_cast<quire_finish>(response.finish);
   event.dropped_tokens = response.dropped_tokens;
+  for (const auto& outcome : response.retained) event.retained_tokens = outcome.tokens;
   return event;
 }
 

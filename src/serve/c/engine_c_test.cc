@@ -508,16 +508,17 @@ TEST_F(EngineCTest, StructsMayGrow) {
         }
         return code;
       });
-  FillsAtEverySize<quire_event>(offsetof(quire_event, dropped_tokens), [&](quire_event* event, Error error) {
-    const quire_turn_options turn = Turn(nullptr, 0);
-    EXPECT_EQ(quire_session_begin(one, &turn, nullptr), QUIRE_OK);
-    const Code code = quire_session_next(one, event, error);
-    quire_event rest{};
-    rest.size = sizeof rest;
-    while (quire_session_next(one, &rest, nullptr) == QUIRE_OK) {
-    }
-    return code;
-  });
+  FillsAtEverySize<quire_event>(offsetof(quire_event, dropped_tokens),
+                                [&](quire_event* event, Error error) {
+                                  const quire_turn_options turn = Turn(nullptr, 0);
+                                  EXPECT_EQ(quire_session_begin(one, &turn, nullptr), QUIRE_OK);
+                                  const Code code = quire_session_next(one, event, error);
+                                  quire_event rest{};
+                                  rest.size = sizeof rest;
+                                  while (quire_session_next(one, &rest, nullptr) == QUIRE_OK) {
+                                  }
+                                  return code;
+                                });
   quire_session_free(one);
 }
 

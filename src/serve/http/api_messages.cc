@@ -11,7 +11,8 @@ namespace quire::serve::http {
 
 namespace {
 
-ApiResult<std::string> ReadContent(const Json& value, const std::string& where) {
+ApiResult<std::string> ReadContent(const Json& value, const std::string& where,
+                                   std::vector<CallHint>& hints) {
   if (value.is_null()) return std::string();
   if (value.is_string()) return value.get<std::string>();
   const auto bad = [&](std::string_view what) {
@@ -27,6 +28,11 @@ ApiResult<std::string> ReadContent(const Json& value, const std::string& where) 
     QUIRE_ASSIGN(const auto piece, fields.Text("text"));
     if (!piece) return bad("has a text part without 'text'");
     text += *piece;
+    if (const Json* const control = fields.Find("cache_control")) {
+      QUIRE_ASSIGN(auto hint, ReadCacheControl(*control, where + ".cache_control"));
+      hint.content_bytes = text.size();
+      hints.push_back(std::move(hint));
+    }
   }
   return text;
 }
@@ -85,7 +91,8 @@ ApiResult<OrderedJson> ReadToolCalls(Fields& fields, const std::string& where) {
   return calls;
 }
 
-ApiResult<OrderedJson> ReadMessage(const Json& value, const std::string& where) {
+ApiResult<OrderedJson> ReadMessage(const Json& value, const std::string& where,
+                                   std::vector<CallHint>& hints) {
   if (!value.is_object()) return BadRequest(where, fmt::format("'{}' must be an object", where));
   Fields fields(value, where + ".");
   QUIRE_ASSIGN(const auto role, fields.Text("role"));
@@ -93,7 +100,8 @@ ApiResult<OrderedJson> ReadMessage(const Json& value, const std::string& where) 
     return fields.Bad("role", "must be a string of 1 to 64 bytes");
   }
   const Json* const content = fields.Find("content");
-  QUIRE_ASSIGN(auto text, ReadContent(content == nullptr ? Json() : *content, where + ".content"));
+  QUIRE_ASSIGN(auto text,
+               ReadContent(content == nullptr ? Json() : *content, where + ".content", hints));
   OrderedJson message = {{"role", *role}, {"content", std::move(text)}};
   for (const char* const name : {"name", "reasoning_content", "tool_call_id"}) {
     QUIRE_ASSIGN(auto said, fields.Text(name));
@@ -110,7 +118,7 @@ ApiResult<OrderedJson> ReadMessage(const Json& value, const std::string& where) 
 
 }  // namespace
 
-ApiResult<OrderedJson> ReadMessages(const Json* value) {
+ApiResult<OrderedJson> ReadMessages(const Json* value, std::vector<CallHint>& hints) {
   if (value == nullptr || !value->is_array() || value->empty()) {
     return BadRequest("messages", "'messages' must be an array of at least one message");
   }
@@ -120,7 +128,10 @@ ApiResult<OrderedJson> ReadMessages(const Json* value) {
   }
   OrderedJson messages = OrderedJson::array();
   for (const Json& each : *value) {
-    QUIRE_ASSIGN(auto message, ReadMessage(each, fmt::format("messages[{}]", messages.size())));
+    const size_t before = hints.size();
+    QUIRE_ASSIGN(auto message,
+                 ReadMessage(each, fmt::format("messages[{}]", messages.size()), hints));
+    for (size_t i = before; i < hints.size(); ++i) hints[i].message = messages.size();
     messages.push_back(std::move(message));
   }
   return messages;

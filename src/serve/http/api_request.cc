@@ -214,8 +214,8 @@ ApiResult<void> ReadStream(Fields& fields, ApiCall& call) {
 
 // What describes the caller, or what it wants kept, is passed over, but has its type.
 ApiResult<void> PassOver(Fields& fields) {
-  for (const char* const name : {"user", "service_tier", "safety_identifier", "prompt_cache_key",
-                                 "verbosity", "request_id"}) {
+  for (const char* const name :
+       {"user", "service_tier", "safety_identifier", "verbosity", "request_id"}) {
     QUIRE_TRY(fields.Text(name));
   }
   for (const char* const name : {"store", "parallel_tool_calls"}) {
@@ -293,7 +293,7 @@ ApiResult<OrderedJson> ReadTemplateVariables(Fields& fields) {
 // What is to be read: a prompt, or messages.
 ApiResult<void> ReadText(Fields& fields, uint32_t choices_max, ApiCall& call) {
   if (call.endpoint == Endpoint::kChat) {
-    QUIRE_ASSIGN(call.messages, ReadMessages(fields.Find("messages")));
+    QUIRE_ASSIGN(call.messages, ReadMessages(fields.Find("messages"), call.hints));
     QUIRE_ASSIGN(call.template_variables, ReadTemplateVariables(fields));
     return {};
   }
@@ -389,6 +389,7 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   QUIRE_TRY(ReadOnFull(fields, call));
   QUIRE_TRY(ReadKeep(fields, call));
   QUIRE_TRY(ReadPriority(fields, call));
+  QUIRE_TRY(ReadHints(fields, call.hints));
   QUIRE_TRY(PassOver(fields));
   QUIRE_TRY(RefuseTheRest(fields, endpoint));
   QUIRE_TRY(CheckSession(fields, call));

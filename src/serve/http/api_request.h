@@ -12,6 +12,7 @@
 #include "model/logit_rules.h"
 #include "quire/identity.h"
 #include "serve/http/api_error.h"
+#include "serve/http/api_hints.h"
 #include "serve/keep.h"
 
 namespace quire::serve::http {
@@ -56,6 +57,7 @@ struct ApiCall {
   uint8_t priority = 50;             // Request::priority: the other way round than the field
   uint64_t timeout_us = UINT64_MAX;  // the server's own timeout holds too
   bool echo = false;                 // of kCompletions: the answer begins with the prompt
+  std::vector<CallHint> hints{};
 };
 
 inline constexpr uint32_t kChoicesDefault = 128;  // prompts times choices

@@ -137,10 +137,14 @@ OrderedJson Call::UsageJson() const {
   }
   OrderedJson details = {{"cached_tokens", cached}};
   if (dropped > 0) details["dropped_tokens"] = dropped;  // the answer is an approximation
-  return {{"prompt_tokens", prompt},
-          {"completion_tokens", generated},
-          {"total_tokens", prompt + generated},
-          {"prompt_tokens_details", std::move(details)}};
+  OrderedJson usage = {{"prompt_tokens", prompt},
+                       {"completion_tokens", generated},
+                       {"total_tokens", prompt + generated},
+                       {"prompt_tokens_details", std::move(details)}};
+  if (!call_.hints.empty()) {
+    usage["kv_hints"] = HintsJson(call_.hints, asked_.front().answer.response().retained);
+  }
+  return usage;
 }
 
 OrderedJson Call::PieceJson(size_t index, Asked& asked, const Answer::Piece& piece) {

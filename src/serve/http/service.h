@@ -144,6 +144,9 @@ class Service {
   ApiResult<void> StartCall(const HttpRequest& request, Endpoint endpoint, Handled& handled);
   ApiResult<std::unique_ptr<Call>> Start(ApiCall call, const Caller& caller, SessionId session,
                                          bool add_special);
+  void AddHints(ApiCall& call, std::vector<Request>& requests) const;
+  std::optional<uint64_t> TokensBefore(const ApiCall& call, const CallHint& hint,
+                                       std::span<const TokenId> prompt) const;
   ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(const ApiCall& call,
                                                          bool add_special) const;
   ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(std::string_view body) const;

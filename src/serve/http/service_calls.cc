@@ -104,6 +104,7 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
     }
     if (call.reuse) tree_.Add(caller.tenant, prompt);
   }
+  AddHints(call, requests);
   const bool chat = call.endpoint == Endpoint::kChat;
   Call::Head head{.id = RandomName(chat ? "chatcmpl-" : "cmpl-"),
                   .model = options_.model_name,
@@ -124,6 +125,39 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
     QUIRE_TRY(started->Submit(std::move(requests[i]), /*counts_prompt=*/i % choices == 0));
   }
   return started;
+}
+
+// One answer's request keeps for all of them.
+void Service::AddHints(ApiCall& call, std::vector<Request>& requests) const {
+  Request& first = requests.front();
+  for (CallHint& hint : call.hints) {
+    if (hint.ttl_us == 0) continue;
+    uint64_t tokens = UINT64_MAX;
+    if (hint.message) {
+      const auto before = TokensBefore(call, hint, first.prompt);
+      if (!before) {
+        hint.ttl_us = 0;
+        hint.why = "the chat template does not say where the part ends";
+        continue;
+      }
+      tokens = *before;
+    }
+    first.retain.push_back({.tokens = tokens, .ttl_us = hint.ttl_us});
+  }
+}
+
+// What the prompt has in common with the text that ends with this part of a message. None: the
+// template refuses that.
+std::optional<uint64_t> Service::TokensBefore(const ApiCall& call, const CallHint& hint,
+                                              std::span<const TokenId> prompt) const {
+  ApiCall cut{.endpoint = call.endpoint, .template_variables = call.template_variables};
+  for (size_t i = 0; i <= *hint.message; ++i) cut.messages.push_back(call.messages[i]);
+  auto& content = cut.messages.back()["content"];
+  content = content.get<std::string>().substr(0, hint.content_bytes);
+  const auto tokens = ChatPrompt(cut);
+  if (!tokens) return std::nullopt;
+  const auto differ = std::ranges::mismatch(prompt, *tokens);
+  return static_cast<uint64_t>(differ.in1 - prompt.begin());
 }
 
 ApiResult<std::vector<std::vector<TokenId>>> Service::PromptsOf(const ApiCall& call,
