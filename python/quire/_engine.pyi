@@ -39,6 +39,9 @@ class Event:
     def dropped_tokens(self) -> int: ...
 
     @property
+    def retained_tokens(self) -> int: ...
+
+    @property
     def finish(self) -> str: ...
 
     def __repr__(self) -> str: ...
@@ -87,11 +90,11 @@ class Session:
     Turns that build on each other. With a store it outlives the process under its name. It is let go of when it and its answers have been closed. Threads: any, one turn at a time.
     """
 
-    def turn(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0) -> Answer:
+    def turn(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0) -> Answer:
         """
         Feeds a prompt and begins its answer; max_tokens=0 only reads.
 
-        prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token.
+        prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are.
 
         Raises: InvalidArgumentError, UnsupportedError; what makes it fail later is raised by the answer. Threads: any.
         """
@@ -133,11 +136,11 @@ class Engine:
         Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; NoSpaceError hot_bytes; BusyError another process has the store; IoError.
         """
 
-    def ask(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, keep: float = 1.0, keep_by: str = 'observed', seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Answer:
+    def ask(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0, keep: float = 1.0, keep_by: str = 'observed', seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Answer:
         """
         One prompt and its answer, in no session.
 
-        keep: with less than 1 it goes on with this share of the prompt's blocks, those that keep_by says ("observed", "accumulated", "recent"); the answer is an approximation then. prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token.
+        keep: with less than 1 it goes on with this share of the prompt's blocks, those that keep_by says ("observed", "accumulated", "recent"); the answer is an approximation then. prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are.
 
         Raises: InvalidArgumentError, UnsupportedError; what makes it fail later is raised by the answer. Threads: any.
         """

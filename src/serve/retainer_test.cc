@@ -114,6 +114,7 @@ TEST_F(RetainerTest, EachTenantHasAShareOfItsOwn) {
 TEST_F(RetainerTest, AFailedCallKeepsNothing) {
   Make(40);
   Request request = Of(1, 100, {{.ttl_us = kMinuteUs}});
+  clock_.Advance(10);
   request.deadline_us = 1;
   const Response response = RunOne(request);
   EXPECT_EQ(response.finish, Finish::kFailed);
