@@ -76,7 +76,7 @@ EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams) {
   setup.cache.hot_bytes_max = 2 * setup.cache.hot_bytes;
   const uint32_t chunk = 1U << prng.NextBelow(7);
   constexpr std::array kLoads = {serve::LoadPolicy::kAlways, serve::LoadPolicy::kAuto,
-                                 serve::LoadPolicy::kNever};
+                                 serve::LoadPolicy::kNever, serve::LoadPolicy::kBoth};
   setup.engine = {
       .chunk_tokens_min = chunk,
       .chunk_tokens_max = chunk << prng.NextBelow(3),

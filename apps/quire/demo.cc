@@ -190,6 +190,8 @@ class Demo {
                                                 directory.path() + "/store",
                                                 "--store-bytes",
                                                 "256MiB",
+                                                "--load",
+                                                "always",
                                                 "--json"};
     for (ProcessRun& process : processes_) {
       QUIRE_ASSIGN(const auto said, RunChild(arguments));

@@ -178,8 +178,8 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
   command.Add({.name = "--load",
                .value = &flags.load,
                .help = "What the store has is loaded; auto: loaded, computed or both, whatever was "
-                       "fastest lately",
-               .check = OneOf{"always", "auto", "never"},
+                       "fastest lately; both: its end is loaded while its front is computed",
+               .check = OneOf{"always", "auto", "never", "both"},
                .shows_default = true});
   command.Add({.name = "--resident-tokens",
                .value = &flags.resident_tokens,

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -155,6 +156,10 @@ class Plan {
   MissReason reason() const;
   /// All missing tokens in order, those with one reason together.
   std::span<const MissRun> missing() const;
+  /// Where in the prompt the first token stands that differs from what is cached behind the tokens
+  /// that are alike: often a date, an id or a blank that a template puts there. Nothing: nothing
+  /// that is cached goes on from there, as far as memory knows.
+  std::optional<uint64_t> differs_at() const;
 
  private:
   friend struct cache::PlanState;

@@ -45,7 +45,8 @@ typedef struct quire_engine_options {
   uint64_t resident_tokens;
   const char* policy;  // which block goes first (docs/policies.md); NULL: "lru"
   const char* load;    // what the store has: "auto" (NULL) loads it, computes it or both, whatever
-                       // is fastest; "always" loads it; "never" computes it
+                       // was fastest lately; "always" loads it; "never"
+                       // computes it; "both" loads its end while its front is computed
   quire_eviction_batch eviction_batch;  // 0: QUIRE_EXACT
   uint64_t hot_bytes_max;               // most that quire_engine_resize may ask for; 0: hot_bytes
   // Every layer of a model without windows sees its first sink_tokens and the window_tokens before

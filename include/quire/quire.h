@@ -403,6 +403,9 @@ uint64_t quire_plan_missing_tokens(const quire_plan* plan);
 uint64_t quire_plan_loadable_tokens(const quire_plan* plan);
 /// 0 for NULL only.
 quire_reason quire_plan_reason(const quire_plan* plan);
+/// Where in the prompt the first token stands that differs from what is cached behind the tokens
+/// that are alike. 0: nothing that is cached goes on from there, and *token stays as it is.
+int32_t quire_plan_differs_at(const quire_plan* plan, uint64_t* token);
 /// Name of a reason as in JSON, for example "never_seen"; "unknown" for any other number.
 const char* quire_reason_name(quire_reason reason);
 /// Reads what the store has of a plan and waits for it, at most `timeout_us` (0: as long as it

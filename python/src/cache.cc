@@ -374,6 +374,11 @@ void BindPlan(nb::module_& module) {
           "Of the missing tokens, those that Cache.load can bring from the store.")
       .def_prop_ro("reason", &ReasonOf,
                    "Why the first missing token is missing, for example \"never_seen\".")
+      .def_prop_ro(
+          "differs_at", [](const PyPlan& self) { return self.get()->plan.differs_at(); },
+          nb::sig("def differs_at(self) -> int | None"),
+          "Where in the prompt the first token stands that differs from what is cached behind the "
+          "tokens that are alike; None: nothing that is cached goes on from there.")
       .def_prop_ro("missing", &Missing, nb::sig("def missing(self) -> list[tuple[str, int]]"),
                    "All missing tokens in order, as (reason, tokens).")
       .def("__repr__",

@@ -421,6 +421,14 @@ quire_reason quire_plan_reason(const quire_plan* plan) {
   return plan == nullptr ? 0 : static_cast<quire_reason>(plan->plan.reason());
 }
 
+int32_t quire_plan_differs_at(const quire_plan* plan, uint64_t* token) {
+  if (plan == nullptr || token == nullptr) return 0;
+  const auto differs_at = plan->plan.differs_at();
+  if (!differs_at) return 0;
+  *token = *differs_at;
+  return 1;
+}
+
 uint64_t quire_plan_loadable_tokens(const quire_plan* plan) {
   return plan == nullptr ? 0 : plan->plan.loadable_tokens();
 }

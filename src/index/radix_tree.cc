@@ -159,6 +159,32 @@ std::optional<BlockId> RadixTree::FindChild(RootId root, BlockId parent,
   return nodes_[*child].blocks.front();
 }
 
+std::optional<uint32_t> RadixTree::CommonTokens(RootId root, BlockId after,
+                                                std::span<const TokenId> tokens,
+                                                uint32_t children_max) const {
+  CheckRoot(root);
+  const auto common = [&](const TokenId* block) {
+    const auto differ = std::ranges::mismatch(tokens, std::span(block, block_tokens_));
+    return static_cast<uint32_t>(differ.in1 - tokens.begin());
+  };
+  uint32_t number = root.number();
+  if (!after.is_none()) {
+    const Location& location = LocationOf(after);
+    number = location.node;
+    const uint64_t next = OffsetOf(location) + uint64_t{1};
+    if (next < nodes_[number].blocks.size()) {
+      return common(nodes_[number].tokens.data() + next * block_tokens_);
+    }
+  }
+  std::optional<uint32_t> most;
+  uint32_t child = nodes_[number].first_child;
+  for (uint32_t i = 0; i < children_max && child != kNoNode; ++i) {
+    most = std::max(most.value_or(0), common(nodes_[child].tokens.data()));
+    child = nodes_[child].next_sibling;
+  }
+  return most;
+}
+
 void RadixTree::Insert(RootId root, BlockId parent, std::span<const TokenId> tokens,
                        std::span<const BlockId> blocks) {
   QUIRE_CHECK(tokens.size() == blocks.size() * block_tokens_);

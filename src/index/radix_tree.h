@@ -71,6 +71,13 @@ class RadixTree {
   std::optional<BlockId> FindChild(RootId root, BlockId parent,
                                    std::span<const TokenId> block_tokens) const;
 
+  /// Most tokens that a block after `after` (none: the first of the root) has in common with the
+  /// start of `tokens`; nothing: no block follows there.
+  ///
+  /// Cost: looks at `children_max` of them
+  std::optional<uint32_t> CommonTokens(RootId root, BlockId after, std::span<const TokenId> tokens,
+                                       uint32_t children_max) const;
+
   /// Adds consecutive blocks after `parent` (none: at the root). The first must not be present
   /// there already and the ids must be unused. `tokens` must not point into this tree.
   ///

@@ -67,6 +67,7 @@ std::optional<LoadPolicy> LoadPolicyOf(std::string_view name) {
   if (name == "always") return LoadPolicy::kAlways;
   if (name == "auto") return LoadPolicy::kAuto;
   if (name == "never") return LoadPolicy::kNever;
+  if (name == "both") return LoadPolicy::kBoth;
   return std::nullopt;
 }
 

@@ -24,13 +24,15 @@ enum class Admission : uint8_t {
 /// Whether what a store has of a prompt is loaded or computed.
 enum class LoadPolicy : uint8_t {
   kAlways = 1,
-  // What is fastest, as far as the engine has seen: one of the two, or, where nobody else runs,
-  // both at once: the end is loaded and the front computed, until they meet. Before it has seen any,
-  // what one step would compute is loaded.
+  // What is fastest, as far as the engine has seen lately: one of the two, or both. What it has seen
+  // nothing of is loaded.
   kAuto = 2,
   kNever = 3,
+  // Both at once where nobody else runs: the end is loaded and the front computed, until they meet.
+  // Where that cannot be, it is loaded.
+  kBoth = 4,
 };
-/// "always", "auto", "never".
+/// "always", "auto", "never", "both".
 std::optional<LoadPolicy> LoadPolicyOf(std::string_view name);
 
 struct EngineOptions {

@@ -27,7 +27,8 @@ std::optional<Costs> CostsOf(const EngineState& state, uint64_t tokens, uint64_t
 Bring HowToBring(LoadPolicy policy, const std::optional<Costs>& costs, bool can_both) {
   if (policy == LoadPolicy::kNever) return Bring::kCompute;
   if (policy == LoadPolicy::kAlways) return Bring::kLoad;
-  if (!costs) return can_both ? Bring::kBoth : Bring::kLoad;
+  if (policy == LoadPolicy::kBoth) return can_both ? Bring::kBoth : Bring::kLoad;
+  if (!costs) return Bring::kLoad;
   const auto [less, more] = std::minmax(costs->load_us, costs->compute_us);
   if (more < kBothWithin * less && can_both) return Bring::kBoth;
   return costs->load_us < costs->compute_us ? Bring::kLoad : Bring::kCompute;
@@ -43,10 +44,7 @@ Result<void> PromptLoads::Start(Task& task, Plan plan, const SequenceOptions& op
   if (options.resident_tokens > 0) return Stream(task, std::move(plan), options);
   if (plan.loadable_tokens() > 0) {
     const auto costs = CostsOf(state_, plan.loadable_tokens(), plan.loadable_bytes());
-    // Where it is not known which one is faster, one step of computing may take longer than all of
-    // the load: only what takes several is split.
-    const bool is_long = costs || plan.loadable_tokens() > state_.options.chunk_tokens_min;
-    const Bring how = HowToBring(state_.options.load, costs, is_long && CanComputeBeside(task));
+    const Bring how = HowToBring(state_.options.load, costs, CanComputeBeside(task));
     if (how == Bring::kLoad) return Load(task, std::move(plan), options, LoadOrder::kFromFront);
     if (how == Bring::kBoth) return Load(task, std::move(plan), options, LoadOrder::kFromEnd);
   }

@@ -34,9 +34,17 @@ TEST(HowToBring, ThePolicyComesFirst) {
   }
 }
 
-TEST(HowToBring, WhereNothingWasMeasuredBothIfThatCanBe) {
-  EXPECT_EQ(HowToBring(LoadPolicy::kAuto, std::nullopt, true), Bring::kBoth);
-  EXPECT_EQ(HowToBring(LoadPolicy::kAuto, std::nullopt, false), Bring::kLoad);
+TEST(HowToBring, WhereNothingWasMeasuredItIsLoaded) {
+  for (const bool can_both : {false, true}) {
+    EXPECT_EQ(HowToBring(LoadPolicy::kAuto, std::nullopt, can_both), Bring::kLoad);
+  }
+}
+
+TEST(HowToBring, BothIfThatIsAskedForAndCanBe) {
+  for (const auto& costs : {std::optional<Costs>(), std::optional(Costs{1, 100})}) {
+    EXPECT_EQ(HowToBring(LoadPolicy::kBoth, costs, true), Bring::kBoth);
+    EXPECT_EQ(HowToBring(LoadPolicy::kBoth, costs, false), Bring::kLoad);
+  }
 }
 
 TEST(HowToBring, TheFasterOneOrBothWhereTheyAreWithinFourOfEachOther) {
@@ -71,8 +79,8 @@ TEST(FrontTokens, AreItsShareOfTheTimeOfBoth) {
 class PromptLoadsTest : public StateTest {
  protected:
   /// The store has prompt_ but for its last block, and memory nothing.
-  void MakeWith(LoadPolicy load, uint32_t chunk_tokens = 2 * kBlock) {
-    Make(32, {.chunk_tokens_min = chunk_tokens, .load = load}, {.store = machine_.store.get()});
+  void MakeWith(LoadPolicy load) {
+    Make(32, {.load = load}, {.store = machine_.store.get()});
     waiting_.emplace(*state_);
     preemption_.emplace(*state_, *waiting_);
     loads_.emplace(*state_, *waiting_, *preemption_);
@@ -174,7 +182,7 @@ TEST_F(PromptLoadsTest, CostsAreInProportionToWhatWasSeenLately) {
 }
 
 TEST_F(PromptLoadsTest, FromBothEndsTheFrontStopsWhereTheyMeet) {
-  MakeWith(LoadPolicy::kAuto);
+  MakeWith(LoadPolicy::kBoth);
   Task& task = Ask();
   ASSERT_TRUE(Start(task).has_value());
   EXPECT_TRUE(task.running());
@@ -191,8 +199,8 @@ TEST_F(PromptLoadsTest, FromBothEndsTheFrontStopsWhereTheyMeet) {
   EXPECT_EQ(task.NextTokens(1000).size(), 5u);
 }
 
-TEST_F(PromptLoadsTest, WhatOneStepWouldComputeIsLoadedAsLongAsNothingWasMeasured) {
-  MakeWith(LoadPolicy::kAuto, /*chunk_tokens=*/8 * kBlock);
+TEST_F(PromptLoadsTest, AsLongAsNothingWasMeasuredItIsLoaded) {
+  MakeWith(LoadPolicy::kAuto);
   Task& loads = Ask();
   ASSERT_TRUE(Start(loads).has_value());
   EXPECT_EQ(loads.wait().what, Waits::kLoad);
@@ -215,7 +223,7 @@ TEST_F(PromptLoadsTest, WhatOneStepWouldComputeIsLoadedAsLongAsNothingWasMeasure
 }
 
 TEST_F(PromptLoadsTest, BesideOthersWhatIsSlowerIsNotDoneToo) {
-  MakeWith(LoadPolicy::kAuto);
+  MakeWith(LoadPolicy::kBoth);
   AddRunning({.prompt = Tokens(20, 9)});
   Task& loads = Ask();
   ASSERT_TRUE(Start(loads).has_value());

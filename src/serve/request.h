@@ -107,6 +107,7 @@ struct Response {
   uint64_t dropped_tokens = 0;                      // of the prompt, by `keep`
   std::vector<RetainOutcome> retained{};            // of Request::retain, in order; none: it failed
   MissReason miss_reason = MissReason::kNeverSeen;  // of the first token that was not found
+  std::optional<uint64_t> differs_at{};             // Plan::differs_at when it was looked at first
   std::vector<MissRun> missing{};  // all prompt tokens not found when it started first, in order
   SequenceStats sequence{};        // as it ended
   uint64_t kv_bytes = 0;           // blocks it held at the end, shared ones included

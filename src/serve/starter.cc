@@ -165,6 +165,7 @@ Result<void> Starter::Start(Task& task, bool reuse) {
     options.reserve_tokens = now;
   }
   if (!plan) return std::unexpected(std::move(plan).error());
+  task.NoteDifference(plan->differs_at());
   return loads_.Start(task, *std::move(plan), options);
 }
 

@@ -165,6 +165,7 @@ void Task::End(Finish finish, CancelledTurn turn) {
   response.error = std::move(error_);
   response.prompt_tokens = text_.prompt_tokens();
   response.dropped_tokens = kept_.dropped_tokens();
+  response.differs_at = differs_at_;
   std::move(origins_).Tell(response);
   if (sequence_ != nullptr) {
     response.sequence = sequence_->stats();

@@ -75,6 +75,11 @@ class Task {
   /// The sequence that its session kept; null if there is none.
   std::unique_ptr<Sequence> TakeFromSession();
 
+  /// Where its text differs from what is cached: what is said first counts.
+  void NoteDifference(std::optional<uint64_t> at) {
+    if (!std::exchange(was_compared_, true)) differs_at_ = at;
+  }
+
   // Running.
   bool running() const { return sequence_ != nullptr; }
   Sequence& sequence() { return *sequence_; }
@@ -180,6 +185,8 @@ class Task {
   std::optional<uint64_t> spilled_us_;
   bool starts_whole_;
   bool took_room_ = false;
+  bool was_compared_ = false;
+  std::optional<uint64_t> differs_at_{};
   bool has_text_ = true;  // its session's, if it has one
   bool cancel_once_read_ = false;
   bool ended_ = false;

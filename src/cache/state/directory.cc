@@ -21,6 +21,14 @@ void Directory::Find(const Digest& root_key, BlockId after, std::span<const Toke
   }
 }
 
+std::optional<uint32_t> Directory::CommonTokens(const Digest& root_key, BlockId after,
+                                                std::span<const TokenId> tokens) const {
+  constexpr uint32_t kChildrenMax = 64;
+  const auto root = index_.FindRoot(root_key);
+  if (!root) return std::nullopt;
+  return index_.CommonTokens(*root, after, tokens, kChildrenMax);
+}
+
 std::optional<BlockId> Directory::FindChild(const Digest& root_key, BlockId parent,
                                             std::span<const TokenId> tokens) const {
   const auto root = index_.FindRoot(root_key);

@@ -94,6 +94,9 @@ class Directory {
   bool IsWhole(BlockId block) const;
 
   /// Appends the blocks of the longest known prefix of `tokens` after a block (none: the root).
+  /// As RadixTree::CommonTokens, of children that one hold may look at.
+  std::optional<uint32_t> CommonTokens(const Digest& root_key, BlockId after,
+                                       std::span<const TokenId> tokens) const;
   void Find(const Digest& root_key, BlockId after, std::span<const TokenId> tokens,
             std::vector<BlockId>& path) const;
   /// The block after `parent` (none: the first of the root) with these tokens.

@@ -46,6 +46,7 @@ uint64_t Plan::resident_tokens() const { return state_->resident; }
 uint64_t Plan::missing_tokens() const { return state_->prompt_tokens - resident_tokens(); }
 MissReason Plan::reason() const { return state_->missing.front().reason; }
 std::span<const MissRun> Plan::missing() const { return state_->missing; }
+std::optional<uint64_t> Plan::differs_at() const { return state_->differs_at; }
 uint64_t Plan::loadable_tokens() const { return state_->load.tokens; }
 uint64_t Plan::loadable_bytes() const { return state_->load.bytes; }
 
@@ -152,6 +153,11 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
     plan.missing = MissesOf(prompt, cache_.block_tokens(), path, ghosts);
   } else {
     plan.missing.push_back({.reason = MissReason::kNotAsked, .tokens = prompt.size()});
+  }
+  // Of what only the store has the tokens are not known here.
+  plan.differs_at.reset();
+  if (plan.load.blocks * cache_.block_tokens() <= path.differs_at.value_or(0)) {
+    plan.differs_at = path.differs_at;
   }
   plan.path = std::move(path.blocks);
   return {};

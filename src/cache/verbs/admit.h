@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@ struct PlanState {
   Lease lease{};                          // on these slots
   std::vector<MissRun> missing{};         // never empty once acquired
   LoadList load{};                        // what the store has besides
+  std::optional<uint64_t> differs_at{};   // as Plan
   WipedVector<TokenId> prompt{};          // [prompt_tokens], where there is something to load
 };
 

@@ -70,6 +70,25 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Publish
   return found * classes.block_tokens() == piece && piece < rest.size();
 }
 
+namespace {
+
+// Behind a path that is found as far as it goes. It only explains a miss.
+void FindDifference(const State& state, std::span<const TokenId> tokens,
+                    const PublishLocation& location, FoundPath& path) {
+  const BlockId last = path.blocks.empty() ? BlockId::None() : path.blocks.back();
+  const bool is_there =
+      last.is_none() || (state.directory.contains(last) &&
+                         PolicyKey(state.directory.at(last).key) == path.keys.back());
+  if (!is_there) return;
+  const uint32_t block_tokens = state.classes.block_tokens();
+  const uint64_t found = path.blocks.size() * uint64_t{block_tokens};
+  const auto common =
+      state.directory.CommonTokens(location.root_key, last, tokens.subspan(found, block_tokens));
+  if (common) path.differs_at = found + *common;
+}
+
+}  // namespace
+
 bool FindElsewhere(const State& state, std::span<const TokenId> tokens,
                    const PublishLocation& location, SearchElsewhere& search, FoundPath& path) {
   const Directory& directory = state.directory;
@@ -217,13 +236,15 @@ FoundPath Search::FindBlocks(std::span<const TokenId> tokens, const PublishLocat
   FoundPath path;
   SearchElsewhere search;
   const auto look_elsewhere = [&](State& state) {
-    const bool all = path.blocks.size() * cache_.block_tokens() == tokens.size();
-    return explains && !all && FindElsewhere(state, tokens, location, search, path);
+    return FindElsewhere(state, tokens, location, search, path);
   };
   // Most searches are short enough for one hold.
   bool elsewhere = false;
   while (cache_.With([&](State& state) {
     if (FindMore(state, tokens, location, path)) return true;
+    const bool all = path.blocks.size() * cache_.block_tokens() == tokens.size();
+    if (!explains || all) return false;
+    FindDifference(state, tokens, location, path);
     elsewhere = look_elsewhere(state);
     return false;
   })) {

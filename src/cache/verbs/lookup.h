@@ -25,6 +25,7 @@ struct FoundPath {
   Digest last_key{};                      // of the last one found, or of the root
   std::vector<MissReason> beyond{};       // of each found after those that can be used: why not
   uint64_t elsewhere = 0;                 // blocks that the account has under another root
+  std::optional<uint64_t> differs_at{};   // first token that differs from what is there behind it
 };
 
 /// How far the search under an account's other roots has come.

@@ -56,6 +56,39 @@ struct MissesWorld {
 
 MissRun Partial(uint64_t tokens) { return {.reason = MissReason::kPartialBlock, .tokens = tokens}; }
 
+// A template that puts the date into each prompt: the reason is the same for all that follows.
+TEST(Misses, WhereAPromptDiffersFromWhatIsCached) {
+  MissesWorld world(40);
+  const std::vector<TokenId> prompt = SomeTokens(6 * kBlock + 1, 1);
+  const auto differs_at = [&](const std::vector<TokenId>& asked, TenantId tenant = kDefaultTenant) {
+    return Must(world.cache->Acquire(
+                    {.tenant = tenant, .identity = &world.identity, .tokens = asked}))
+        .differs_at();
+  };
+  EXPECT_EQ(differs_at(prompt), std::nullopt);  // nothing is cached
+  world.Run(prompt).reset();
+  EXPECT_EQ(differs_at(prompt), std::nullopt);  // nothing differs
+  for (const uint64_t at : {uint64_t{0}, uint64_t{5}, uint64_t{kBlock}, 3 * kBlock + uint64_t{7}}) {
+    std::vector<TokenId> other = prompt;
+    other[at] += 1;
+    EXPECT_EQ(differs_at(other), at);
+  }
+  std::vector<TokenId> longer = prompt;
+  longer.resize(6 * kBlock);
+  const std::vector<TokenId> more = SomeTokens(3 * kBlock, 2);
+  longer.insert(longer.end(), more.begin(), more.end());
+  EXPECT_EQ(differs_at(longer), std::nullopt);  // what is cached ends there
+  // Of several that go on, the one it has most in common with.
+  std::vector<TokenId> branch = prompt;
+  branch[2 * kBlock + 3] += 1;
+  world.Run(branch).reset();
+  branch[2 * kBlock + 9] += 1;
+  EXPECT_EQ(differs_at(branch), 2 * kBlock + 9);
+  // Others' prompts are nobody's business.
+  const TenantId stranger = Must(world.cache->AddTenant({.name = "stranger"}));
+  EXPECT_EQ(differs_at(branch, stranger), std::nullopt);
+}
+
 TEST(Misses, NeverSeenAndShorterThanABlock) {
   MissesWorld world(10);
   const auto prompt = SomeTokens(2 * kBlock + 5, 1);

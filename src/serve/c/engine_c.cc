@@ -291,7 +291,7 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
       const auto load = quire::serve::LoadPolicyOf(asked.load);
       if (!load) {
         return Fail(ErrorCode::kInvalidArgument,
-                    "options->load is none of \"always\", \"auto\", \"never\"");
+                    "options->load is none of \"always\", \"auto\", \"never\", \"both\"");
       }
       host.load = *load;
     }

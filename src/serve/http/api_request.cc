@@ -386,6 +386,7 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   QUIRE_TRY(ReadLogprobs(fields, call));
   QUIRE_TRY(ReadStream(fields, call));
   QUIRE_ASSIGN(call.reuse, fields.Flag("reuse", true));
+  QUIRE_ASSIGN(call.explain_misses, fields.Flag("explain_misses", false));
   QUIRE_TRY(ReadOnFull(fields, call));
   QUIRE_TRY(ReadKeep(fields, call));
   QUIRE_TRY(ReadPriority(fields, call));

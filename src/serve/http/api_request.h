@@ -58,6 +58,8 @@ struct ApiCall {
   uint64_t timeout_us = UINT64_MAX;  // the server's own timeout holds too
   bool echo = false;                 // of kCompletions: the answer begins with the prompt
   std::vector<CallHint> hints{};
+  bool explain_misses = false;           // says where the prompt differs from what is cached
+  std::vector<uint64_t> message_ends{};  // then, of kChat: tokens up to the end of each message
 };
 
 inline constexpr uint32_t kChoicesDefault = 128;  // prompts times choices

@@ -122,6 +122,16 @@ OrderedJson Call::HeadJson(bool is_piece) const {
           {"system_fingerprint", head_.version}};
 }
 
+// Null: nothing that is cached goes on from where the hit ends.
+OrderedJson Call::FirstDifference() const {
+  const auto token = asked_.front().answer.response().differs_at;
+  if (!token) return nullptr;
+  OrderedJson json = {{"token", *token}};
+  const auto end = std::ranges::upper_bound(call_.message_ends, *token);
+  if (end != call_.message_ends.end()) json["message"] = end - call_.message_ends.begin();
+  return json;
+}
+
 OrderedJson Call::UsageJson() const {
   uint64_t prompt = 0;
   uint64_t cached = 0;
@@ -137,6 +147,7 @@ OrderedJson Call::UsageJson() const {
   }
   OrderedJson details = {{"cached_tokens", cached}};
   if (dropped > 0) details["dropped_tokens"] = dropped;  // the answer is an approximation
+  if (call_.explain_misses) details["first_difference"] = FirstDifference();
   OrderedJson usage = {{"prompt_tokens", prompt},
                        {"completion_tokens", generated},
                        {"total_tokens", prompt + generated},

@@ -179,6 +179,7 @@ class Call {
   void Take(Asked& asked, Event event);
   void CancelOne(Asked& asked);
   OrderedJson HeadJson(bool is_piece) const;
+  OrderedJson FirstDifference() const;
   OrderedJson UsageJson() const;
   OrderedJson PieceJson(size_t index, Asked& asked, const Answer::Piece& piece);
 

@@ -145,7 +145,8 @@ class Service {
   ApiResult<std::unique_ptr<Call>> Start(ApiCall call, const Caller& caller, SessionId session,
                                          bool add_special);
   void AddHints(ApiCall& call, std::vector<Request>& requests) const;
-  std::optional<uint64_t> TokensBefore(const ApiCall& call, const CallHint& hint,
+  void AddMessageEnds(ApiCall& call, std::span<const TokenId> prompt) const;
+  std::optional<uint64_t> TokensBefore(const ApiCall& call, size_t message, size_t content_bytes,
                                        std::span<const TokenId> prompt) const;
   ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(const ApiCall& call,
                                                          bool add_special) const;

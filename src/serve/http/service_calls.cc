@@ -105,6 +105,7 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
     if (call.reuse) tree_.Add(caller.tenant, prompt);
   }
   AddHints(call, requests);
+  if (call.explain_misses) AddMessageEnds(call, requests.front().prompt);
   const bool chat = call.endpoint == Endpoint::kChat;
   Call::Head head{.id = RandomName(chat ? "chatcmpl-" : "cmpl-"),
                   .model = options_.model_name,
@@ -134,7 +135,7 @@ void Service::AddHints(ApiCall& call, std::vector<Request>& requests) const {
     if (hint.ttl_us == 0) continue;
     uint64_t tokens = UINT64_MAX;
     if (hint.message) {
-      const auto before = TokensBefore(call, hint, first.prompt);
+      const auto before = TokensBefore(call, *hint.message, hint.content_bytes, first.prompt);
       if (!before) {
         hint.ttl_us = 0;
         hint.why = "the chat template does not say where the part ends";
@@ -146,14 +147,25 @@ void Service::AddHints(ApiCall& call, std::vector<Request>& requests) const {
   }
 }
 
-// What the prompt has in common with the text that ends with this part of a message. None: the
-// template refuses that.
-std::optional<uint64_t> Service::TokensBefore(const ApiCall& call, const CallHint& hint,
+// Each costs a prompt as long as all before it, so not of a very long chat.
+void Service::AddMessageEnds(ApiCall& call, std::span<const TokenId> prompt) const {
+  constexpr size_t kMessagesMost = 256;
+  if (call.messages.size() > kMessagesMost) return;
+  for (size_t i = 0; i < call.messages.size(); ++i) {
+    const auto end = TokensBefore(call, i, std::string::npos, prompt);
+    call.message_ends.push_back(end.value_or(i == 0 ? 0 : call.message_ends.back()));
+  }
+}
+
+// What the prompt has in common with the text that ends with the first `content_bytes` of a
+// message. None: the template refuses that.
+std::optional<uint64_t> Service::TokensBefore(const ApiCall& call, size_t message,
+                                              size_t content_bytes,
                                               std::span<const TokenId> prompt) const {
   ApiCall cut{.endpoint = call.endpoint, .template_variables = call.template_variables};
-  for (size_t i = 0; i <= *hint.message; ++i) cut.messages.push_back(call.messages[i]);
+  for (size_t i = 0; i <= message; ++i) cut.messages.push_back(call.messages[i]);
   auto& content = cut.messages.back()["content"];
-  content = content.get<std::string>().substr(0, hint.content_bytes);
+  content = content.get<std::string>().substr(0, content_bytes);
   const auto tokens = ChatPrompt(cut);
   if (!tokens) return std::nullopt;
   const auto differ = std::ranges::mismatch(prompt, *tokens);

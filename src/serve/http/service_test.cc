@@ -567,6 +567,99 @@ TEST_F(ServiceTest, ATenantHasSoManyCallsAtOnce) {
   EXPECT_EQ(cache_->stats().sequences, 0u);
 }
 
+TEST_F(ServiceTest, HintsOfRetentionAreAnswered) {
+  Make();
+  const auto hints_of = [&](const std::string& path, const std::string& fields) {
+    return AskJson(Post(path, R"({"max_tokens": 2, )" + fields + "}"))["usage"]["kv_hints"];
+  };
+  const std::string prompt = R"("prompt": )" + kPrompt;
+  EXPECT_TRUE(hints_of("/v1/completions", prompt).is_null());
+  const OrderedJson all = hints_of(
+      "/v1/completions", prompt + R"(, "prompt_cache_key": "k", "prompt_cache_retention": "24h",
+         "cache_control": {"type": "ephemeral"}, "kv_hints": {"retain_full_prompt":
+         {"ttl_seconds": 60}, "pin": {}}, "nvext": {"agent_hints": {"priority": 3},
+         "cache_control": {"type": "ephemeral", "ttl": "1h"}})");
+  const std::vector<std::pair<std::string, std::string>> expected = {
+      {"prompt_cache_key", "ignored"},
+      {"prompt_cache_retention", "clipped"},
+      {"cache_control", "accepted"},
+      {"kv_hints.pin", "ignored"},
+      {"kv_hints.retain_full_prompt", "accepted"},
+      {"nvext.agent_hints", "ignored"},
+      {"nvext.cache_control", "accepted"}};
+  ASSERT_EQ(all.size(), expected.size()) << all.dump(1);
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i]["hint"], expected[i].first);
+    EXPECT_EQ(all[i]["status"], expected[i].second) << all[i].dump();
+    EXPECT_EQ(all[i].contains("reason"), expected[i].second != "accepted");
+  }
+  EXPECT_EQ(all[1]["ttl_s"], 3600);
+  EXPECT_EQ(all[2]["ttl_s"], 300);
+  EXPECT_EQ(all[4]["ttl_s"], 60);
+  EXPECT_GT(all[2]["tokens"], 0);
+  EXPECT_GT(cache_->stats().pinned_blocks, 0);
+  EXPECT_EQ(hints_of("/v1/completions",
+                     prompt + R"(, "prompt_cache_retention": "in_memory")")[0]["status"],
+            "ignored");
+}
+
+TEST_F(ServiceTest, HintsThatAreNoneAreRefused) {
+  Make();
+  for (const auto& [field, param] : std::vector<std::pair<std::string, std::string>>{
+           {R"("prompt_cache_retention": "for ever")", "prompt_cache_retention"},
+           {R"("prompt_cache_retention": "h")", "prompt_cache_retention"},
+           {R"("prompt_cache_retention": "99999999999h")", "prompt_cache_retention"},
+           {R"("cache_control": {"type": "eternal"})", "cache_control.type"},
+           {R"("cache_control": {"type": "ephemeral", "ttl": "soon"})", "cache_control.ttl"},
+           {R"("cache_control": {"type": "ephemeral", "more": 1})", "cache_control.more"},
+           {R"("cache_control": 5)", "cache_control"},
+           {R"("kv_hints": [])", "kv_hints"},
+           {R"("kv_hints": {"retain_full_prompt": 5})", "kv_hints.retain_full_prompt"},
+           {R"("kv_hints": {"retain_full_prompt": {"ttl_seconds": 0}})",
+            "kv_hints.retain_full_prompt.ttl_seconds"},
+           {R"("nvext": "x")", "nvext"}}) {
+    EXPECT_EQ(AskJson(Post("/v1/completions",
+                           R"({"max_tokens": 1, "prompt": )" + kPrompt + ", " + field + "}"),
+                      400)["error"]["param"],
+              param)
+        << field;
+  }
+  std::string parts;
+  for (int i = 0; i < 17; ++i) {
+    parts += std::string(i == 0 ? "" : ",") +
+             R"({"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}})";
+  }
+  AskJson(Post("/v1/chat/completions",
+               R"({"max_tokens": 1, "messages": [{"role": "user", "content": [)" + parts + "]}]}"),
+          400);
+}
+
+// The part that is hinted ends within the prompt; what a client says of a miss is where it began.
+TEST_F(ServiceTest, HintsAndMissesOfMessages) {
+  Make();
+  const auto chat = [&](const std::string& question) {
+    return AskJson(Post("/v1/chat/completions",
+                        R"({"max_tokens": 2, "explain_misses": true, "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "You are of great help and say what is true."},
+             {"type": "text", "text": " Today is Monday.", "cache_control": {"type": "ephemeral", "ttl": "5m"}}]},
+            {"role": "user", "content": ")" +
+                            question + R"("}]})"))["usage"];
+  };
+  const OrderedJson first = chat("What is the capital of the country of France, and why is it so?");
+  EXPECT_TRUE(first["prompt_tokens_details"]["first_difference"].is_null());
+  ASSERT_EQ(first["kv_hints"].size(), 1);
+  EXPECT_EQ(first["kv_hints"][0]["hint"], "messages[0].content.cache_control");
+  EXPECT_EQ(first["kv_hints"][0]["status"], "accepted") << first.dump();
+  const uint64_t kept = first["kv_hints"][0]["tokens"];
+  EXPECT_GT(kept, 0);
+  EXPECT_LT(kept, first["prompt_tokens"].get<uint64_t>() - 20);
+  const OrderedJson second =
+      chat("Which is the highest of all the mountains that there are on it?");
+  const OrderedJson& where = second["prompt_tokens_details"]["first_difference"];
+  EXPECT_EQ(where["message"], 1) << second.dump();
+  EXPECT_GE(where["token"], second["prompt_tokens_details"]["cached_tokens"]);
+}
+
 TEST_F(ServiceTest, AChatWithoutATemplateIsPlainLines) {
   Make();
   const OrderedJson chat = AskJson(Post("/v1/chat/completions", R"({"max_tokens": 9,
