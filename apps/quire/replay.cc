@@ -23,6 +23,7 @@ struct ReplayFlags {
   std::optional<uint64_t> resample = {};  // seed
   uint64_t store_blocks = 0;
   uint64_t segment_blocks = ReplayOptions{}.segment_blocks;
+  double hint_share = 0;
   uint64_t sessions = 0;  // to draw; 0: as many as there are
   bool curve = false;
   std::string svg = {};  // file for the curve
@@ -36,7 +37,8 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
   const ReplayResult result = Replay(input, capacity, policy,
                                      {.progress = progress,
                                       .store_blocks = flags.store_blocks,
-                                      .segment_blocks = flags.segment_blocks});
+                                      .segment_blocks = flags.segment_blocks,
+                                      .hint_share = flags.hint_share});
   nlohmann::ordered_json run = {{"policy", policy},
                                 {"capacity_blocks", capacity},
                                 {"requests", result.requests},
@@ -47,6 +49,11 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
                                 {"evicted_blocks", result.evicted_blocks},
                                 {"state_digest", fmt::format("{:016x}", result.digest)},
                                 {"blocks_per_s", result.blocks_per_second()}};
+  if (flags.hint_share > 0) {
+    run.update({{"hint_share", flags.hint_share},
+                {"hints", result.hints},
+                {"hints_clipped", result.hints_clipped}});
+  }
   if (flags.store_blocks == 0) return run;
   run.update({{"store_blocks", flags.store_blocks},
               {"segment_blocks", flags.segment_blocks},
@@ -162,6 +169,12 @@ void AddReplay(Command& program) {
                .check = Between<uint64_t>{1, uint64_t{1} << 20},
                .shows_default = true,
                .needs = "--store-blocks"});
+  command.Add({.name = "--hint-share",
+               .value = &flags->hint_share,
+               .help =
+                   "Each request says how long it is until another one goes on from it (up to an "
+                   "hour), and is kept so long, within this share of the capacity: 0 to 1",
+               .check = Between<double>{0, 1}});
   command.Add({.name = "--resample",
                .value = &flags->resample,
                .help = "Replay sessions of the trace drawn with replacement, by this seed"});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -47,6 +48,71 @@ constexpr uint64_t kFnvBasis = 0xcbf29ce484222325;  // FNV-1a, a block id at a t
 constexpr uint64_t kFnvPrime = 0x100000001b3;
 constexpr std::string_view kBelady = "belady";
 constexpr size_t kRequestsPerTurn = 64;
+constexpr uint64_t kHintMsMost = 3'600'000;
+
+// How long after each request another one goes on from its last block; 0: none within an hour.
+std::vector<uint64_t> GapsOf(const ReplayInput& input) {
+  const std::vector<uint64_t> next_uses = input.NextUses();
+  std::vector<uint64_t> gaps;
+  for (const ReplayInput::Request& request : input.requests()) {
+    uint64_t gap_ms = 0;
+    if (request.blocks > 0) {
+      const uint64_t next = next_uses[request.first_block + request.blocks - 1];
+      if (next != UINT64_MAX) gap_ms = input.requests()[next].time_ms - request.time_ms + 1;
+    }
+    gaps.push_back(gap_ms <= kHintMsMost ? gap_ms : 0);
+  }
+  return gaps;
+}
+
+// Paths that are kept, each until its time.
+class Retained {
+ public:
+  explicit Retained(uint64_t blocks_max) : blocks_max_(blocks_max) {}
+
+  bool Has(BlockId block) const {
+    return block.number() < pins_.size() && pins_[block.number()] > 0;
+  }
+  // Calls drop(block, key, parent, depth) for each block that nothing keeps any more, deepest first.
+  template <typename Drop>
+  void EndBy(uint64_t time_ms, const Drop& drop) {
+    while (!paths_.empty() && paths_.begin()->first <= time_ms) {
+      const Path path = std::move(paths_.begin()->second);
+      paths_.erase(paths_.begin());
+      for (size_t i = path.blocks.size(); i-- > 0;) {
+        if (--pins_[path.blocks[i].number()] > 0) continue;
+        --blocks_;
+        drop(path.blocks[i], path.keys[i], i == 0 ? BlockId::None() : path.blocks[i - 1], i);
+      }
+    }
+  }
+  // The front of the path, as far as there is room. False: not all of it.
+  bool Keep(std::span<const BlockId> path, std::span<const uint64_t> keys, uint64_t until_ms) {
+    size_t count = 0;
+    for (; count < path.size(); ++count) {
+      const size_t number = path[count].number();
+      if (number >= pins_.size()) pins_.resize(number + 1);
+      if (pins_[number] == 0 && blocks_ == blocks_max_) break;
+      blocks_ += pins_[number]++ == 0 ? 1 : 0;
+    }
+    if (count > 0) {
+      paths_.emplace(until_ms, Path{.blocks = {path.begin(), path.begin() + count},
+                                    .keys = {keys.begin(), keys.begin() + count}});
+    }
+    return count == path.size();
+  }
+
+ private:
+  struct Path {
+    std::vector<BlockId> blocks;
+    std::vector<uint64_t> keys;
+  };
+
+  const uint64_t blocks_max_;
+  uint64_t blocks_ = 0;
+  std::vector<uint32_t> pins_;  // by block id
+  std::multimap<uint64_t, Path> paths_;
+};
 
 class Replayer {
  public:
@@ -55,7 +121,9 @@ class Replayer {
       : ledger_(capacity_blocks * kBlockBytes),
         policy_(std::move(policy)),
         bound_(bound),
-        log_(options.log) {
+        log_(options.log),
+        retained_(
+            static_cast<uint64_t>(options.hint_share * static_cast<double>(capacity_blocks))) {
     if (options.store_blocks == 0) return;
     store_.emplace(options.store_blocks, options.segment_blocks);
     // As a cache writes back: where memory holds about as much, each would push out the other's
@@ -70,15 +138,23 @@ class Replayer {
   };
 
   // Shape: prompt [request.blocks * kTraceBlockTokens], keys
-  // [request.blocks]
+  // [request.blocks]; hint_ms: how long it is to be kept, 0: no longer than others
   Hits Run(const ReplayInput::Request& request, std::span<const TokenId> prompt,
-           std::span<const uint64_t> keys) {
+           std::span<const uint64_t> keys, uint64_t hint_ms) {
     path_.clear();
     const uint32_t found = tree_.Find(root_, prompt, path_);
-    for (const BlockId block : path_) policy_->Remove(block);
+    for (const BlockId block : path_) {
+      if (!retained_.Has(block)) policy_->Remove(block);
+    }
     uint32_t loaded = 0;
     while (store_ && found + loaded < keys.size() && store_->Has(keys[found + loaded])) ++loaded;
     policy_->Advance(request.time_ms);
+    retained_.EndBy(request.time_ms, [&](BlockId block, uint64_t key, BlockId parent,
+                                         size_t depth) {
+      // What this request holds comes back when it ends.
+      if (depth < path_.size() && path_[depth] == block) return;
+      policy_->Add(block, {.key = key, .parent = parent, .depth = static_cast<uint32_t>(depth)});
+    });
     if (bound_ != nullptr) bound_->Start(keys.size());
     while (path_.size() < request.blocks && Charge()) path_.push_back(NewId(keys[path_.size()]));
     if (path_.size() > found) {
@@ -93,8 +169,14 @@ class Replayer {
                     .output_tokens = request.output_tokens,
                     .asked_blocks = request.blocks,
                     .hit_blocks = found});
+    if (hint_ms > 0) {
+      ++hints_;
+      const bool all = retained_.Keep(path_, keys, request.time_ms + hint_ms);
+      hints_clipped_ += all ? 0 : 1;
+    }
     // As a lease ends: deepest first.
     for (size_t i = path_.size(); i-- > 0;) {
+      if (retained_.Has(path_[i])) continue;
       policy_->Add(path_[i], {.key = keys[i],
                               .parent = i == 0 ? BlockId::None() : path_[i - 1],
                               .depth = static_cast<uint32_t>(i)});
@@ -107,6 +189,8 @@ class Replayer {
 
   const std::optional<ReplayStore>& store() const { return store_; }
   uint64_t evicted() const { return evicted_; }
+  uint64_t hints() const { return hints_; }
+  uint64_t hints_clipped() const { return hints_clipped_; }
   uint64_t digest() const { return digest_; }
 
  private:
@@ -163,6 +247,9 @@ class Replayer {
   std::vector<BlockId> path_;     // of the request at hand
   std::vector<BlockId> unused_;
   uint32_t next_ = 0;
+  Retained retained_;
+  uint64_t hints_ = 0;
+  uint64_t hints_clipped_ = 0;
   uint64_t evicted_ = 0;
   uint64_t digest_ = kFnvBasis;
 };
@@ -245,6 +332,8 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
   std::vector<TokenId> tokens;
   std::vector<uint64_t> keys;
   const std::vector<ReplayInput::Request>& requests = input.requests();
+  const std::vector<uint64_t> gaps =
+      options.hint_share > 0 ? GapsOf(input) : std::vector<uint64_t>(requests.size());
   for (size_t begin = 0; begin < requests.size(); begin += kRequestsPerTurn) {
     // A service has a prompt's tokens at hand: to make them is not timed.
     const std::span turn =
@@ -254,12 +343,13 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     for (const ReplayInput::Request& request : turn) input.AppendPrompt(request, tokens, keys);
     const double begin_s = bench::ThreadSeconds();
     uint64_t first = 0;
-    for (const ReplayInput::Request& request : turn) {
+    for (size_t i = 0; i < turn.size(); ++i) {
+      const ReplayInput::Request& request = turn[i];
       const auto hits =
           replayer.Run(request,
                        std::span(tokens).subspan(first * kTraceBlockTokens,
                                                  uint64_t{request.blocks} * kTraceBlockTokens),
-                       std::span(keys).subspan(first, request.blocks));
+                       std::span(keys).subspan(first, request.blocks), gaps[begin + i]);
       result.hit_blocks += hits.memory + hits.store;
       result.store_hit_blocks += hits.store;
       first += request.blocks;
@@ -271,6 +361,8 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
   }
   result.evicted_blocks = replayer.evicted();
   result.digest = replayer.digest();
+  result.hints = replayer.hints();
+  result.hints_clipped = replayer.hints_clipped();
   if (replayer.store()) {
     result.store_written_blocks = replayer.store()->written();
     result.store_recycled_blocks = replayer.store()->recycled();

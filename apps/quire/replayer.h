@@ -100,8 +100,10 @@ struct ReplayResult {
   uint64_t store_written_blocks = 0;
   uint64_t store_recycled_blocks = 0;
   uint64_t evicted_blocks = 0;
-  uint64_t digest = 0;  // of which blocks were evicted, in order: equal runs, equal digests
-  double seconds = 0;   // of the thread, in index, ledger and policy
+  uint64_t hints = 0;          // that were given
+  uint64_t hints_clipped = 0;  // of these, kept in part or not at all
+  uint64_t digest = 0;         // of which blocks were evicted, in order: equal runs, equal digests
+  double seconds = 0;          // of the thread, in index, ledger and policy
   double hit_ratio() const;
   double blocks_per_second() const;
 };
@@ -123,6 +125,10 @@ struct ReplayOptions {
   /// are written at once, and what the store has behind a path's end in memory is a hit, too.
   uint64_t store_blocks = 0;
   uint64_t segment_blocks = 64;
+  /// Each request that another one goes on from within an hour says so when it ends, as an agent
+  /// that waits for a tool may, and is kept until then: of all that is kept so, this share of the
+  /// capacity at most. 0: nobody says anything.
+  double hint_share = 0;
 };
 
 /// Replays all requests within `capacity_blocks`. A hit is a block of the leading run that is

@@ -221,5 +221,35 @@ TEST_P(ReplayAndCache, HitAndEvictTheSame) {
 INSTANTIATE_TEST_SUITE_P(All, ReplayAndCache, testing::ValuesIn(evict::PolicyNames()),
                          [](const auto& name) { return std::string(name.param); });
 
+// A conversation waits for a tool while others come, and goes on.
+TEST(ReplayHints, WhatIsHintedIsThereWhenItGoesOn) {
+  const auto of = [](uint64_t time_ms, std::vector<uint64_t> ids) {
+    return TraceRequest{.timestamp_ms = time_ms,
+                        .input_tokens = ids.size() * kTraceBlockTokens,
+                        .output_tokens = 1,
+                        .block_ids = std::move(ids)};
+  };
+  Trace trace = {of(0, {1, 2, 3, 4})};
+  for (uint64_t i = 0; i < 8; ++i) trace.push_back(of(100 + i, {100 + 2 * i, 101 + 2 * i}));
+  trace.push_back(of(1000, {1, 2, 3, 4, 5}));
+  for (uint64_t i = 8; i < 16; ++i) trace.push_back(of(2000 + i, {100 + 2 * i, 101 + 2 * i}));
+  trace.push_back(of(4'000'000, {1, 2, 3, 4, 5, 6}));  // in more than an hour: nobody says so
+  const ReplayInput input(trace);
+  for (const std::string& policy : ReplayPolicies()) {
+    SCOPED_TRACE(policy);
+    const ReplayResult hinted = Replay(input, 8, policy, {.hint_share = 0.5});
+    EXPECT_EQ(hinted.hints, 1);
+    EXPECT_EQ(hinted.hints_clipped, 0);
+    EXPECT_GE(hinted.hit_blocks, 4);
+    // Half of it has room within the share.
+    const ReplayResult clipped = Replay(input, 8, policy, {.hint_share = 0.25});
+    EXPECT_EQ(clipped.hints_clipped, 1);
+    EXPECT_GE(clipped.hit_blocks, 2);
+  }
+  EXPECT_EQ(Replay(input, 8, "lru").hit_blocks, 0);
+  EXPECT_EQ(Replay(input, 8, "lru", {.hint_share = 0.5}).hit_blocks, 4);
+  EXPECT_EQ(Replay(input, 8, "lru", {.hint_share = 0.25}).hit_blocks, 2);
+}
+
 }  // namespace
 }  // namespace quire::app

@@ -29,6 +29,14 @@ TEST(CLife, ASecondPromptFindsWholeBlocksAndReadsTheSameValues) {
   EXPECT_EQ(quire_plan_resident_tokens(plan.get()), 3 * kBlock);
   EXPECT_EQ(quire_plan_missing_tokens(plan.get()), 5u);
   EXPECT_EQ(quire_plan_reason(plan.get()), QUIRE_PARTIAL_BLOCK);
+  uint64_t token = 7;
+  EXPECT_EQ(quire_plan_differs_at(plan.get(), &token), 0);
+  EXPECT_EQ(token, 7u);
+  auto other = prompt;
+  other[kBlock + 3] += 1;
+  EXPECT_EQ(quire_plan_differs_at(world.Acquire(other).get(), &token), 1);
+  EXPECT_EQ(token, kBlock + 3);
+  EXPECT_EQ(quire_plan_differs_at(nullptr, &token), 0);
 
   const auto second = world.Open(prompt);
   EXPECT_EQ(quire_sequence_length(second.get()), 3 * kBlock);

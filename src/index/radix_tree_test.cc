@@ -57,6 +57,27 @@ TEST_F(RadixTreeTest, FindsTheLongestWholeBlockPrefix) {
   EXPECT_EQ(Find(tree_, root_, {}), Ids({}));
 }
 
+TEST_F(RadixTreeTest, SaysHowFarTheNextBlocksAreAlike) {
+  const auto common = [&](BlockId after, std::vector<TokenId> tokens, uint32_t most = 8) {
+    return tree_.CommonTokens(root_, after, tokens, most);
+  };
+  EXPECT_EQ(common(kNoParent, {1, 9}), 1u);
+  EXPECT_EQ(common(kNoParent, {9, 1}), 0u);
+  EXPECT_EQ(common(kNoParent, {1, 1}), 2u);
+  EXPECT_EQ(common(kNoParent, {1}), 1u);
+  EXPECT_EQ(common(BlockId(11), {3, 9}), 1u);  // within a run
+  EXPECT_EQ(common(BlockId(13), {5, 5}), std::nullopt);
+  tree_.Insert(root_, BlockId(11), Tokens({7, 7}), Ids({20}));
+  tree_.Insert(root_, BlockId(11), Tokens({8, 6}), Ids({21}));
+  EXPECT_EQ(common(BlockId(11), {3, 9}), 1u);
+  EXPECT_EQ(common(BlockId(11), {7, 9}), 1u);
+  EXPECT_EQ(common(BlockId(11), {8, 9}), 1u);
+  EXPECT_EQ(common(BlockId(11), {3, 9}, 2), 0u);  // those that came last
+  EXPECT_EQ(common(BlockId(11), {3, 9}, 0), std::nullopt);
+  EXPECT_EQ(tree_.CommonTokens(tree_.Root(Key(2)), kNoParent, Tokens({1, 1}), 8), std::nullopt);
+  tree_.RemoveRoot(Key(2));
+}
+
 TEST_F(RadixTreeTest, FindAppendsToThePath) {
   std::vector<BlockId> path = Ids({7});
   EXPECT_EQ(tree_.Find(root_, Tokens({1, 1, 2, 2}), path), 2u);
