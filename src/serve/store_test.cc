@@ -16,6 +16,7 @@ class StoreTest : public EngineTest {
  protected:
   StoreTest() {
     std::filesystem::remove_all(directory_);
+    engine_options_.load = LoadPolicy::kAlways;  // computing takes no time by the tests' clock
     OpenStore();
   }
   ~StoreTest() override {
