@@ -25,7 +25,8 @@ struct EvalFlags {
   std::string text;
   uint64_t context = 2048;
   uint64_t retrieval = 0;  // facts asked for; 0: perplexity
-  std::string cases;       // file of documents; empty: the model's
+  uint64_t keep_blocks = 0;
+  std::string cases;  // file of documents; empty: the model's
   bool json = false;
 };
 
@@ -188,10 +189,11 @@ Result<nlohmann::ordered_json> EvaluateText(const EvalFlags& flags, Runtime& run
 
 /// Whether the greedy continuation of the case's prompt begins with its answer.
 Result<bool> Finds(serve::Engine& engine, const model::Tokenizer& tokenizer,
-                   const std::vector<TokenId>& prompt, const std::string& answer) {
+                   const std::vector<TokenId>& prompt, const std::string& answer,
+                   const serve::KeepOptions& keep) {
   // A token is a byte of text at least.
-  const serve::Request request{.prompt = prompt,
-                               .max_tokens = static_cast<uint32_t>(answer.size())};
+  const serve::Request request{
+      .prompt = prompt, .max_tokens = static_cast<uint32_t>(answer.size()), .keep = keep};
   const serve::Response response = serve::RunAll(engine, {&request, 1}).front();
   if (response.finish == serve::Finish::kFailed) return std::unexpected(response.error);
   return tokenizer.Decode(response.tokens).starts_with(answer);
@@ -216,6 +218,8 @@ Result<nlohmann::ordered_json> EvaluateRetrieval(const EvalFlags& flags, Runtime
                                       .executor = runtime.executor(),
                                       .clock = SystemClock()},
                                      runtime.identity(), EngineOptionsOf(flags.runtime)));
+  const serve::KeepOptions keep = {.blocks_max = flags.keep_blocks,
+                                   .by = serve::KeepBy::kAccumulated};
   uint64_t counts[2][2] = {};  // [found with f16][found with the codec]
   ProgressBar bar("asking for facts");
   uint64_t asked = 0;
@@ -226,9 +230,9 @@ Result<nlohmann::ordered_json> EvaluateRetrieval(const EvalFlags& flags, Runtime
       if (asked == flags.retrieval) break;
       QUIRE_ASSIGN(const auto prompt, runtime.tokenizer()->Encode(planted + fact.Question()));
       QUIRE_ASSIGN(const bool found,
-                   Finds(runtime.engine(), *runtime.tokenizer(), prompt, fact.Answer()));
+                   Finds(runtime.engine(), *runtime.tokenizer(), prompt, fact.Answer(), keep));
       QUIRE_ASSIGN(const bool found_f16,
-                   Finds(*f16_engine, *runtime.tokenizer(), prompt, fact.Answer()));
+                   Finds(*f16_engine, *runtime.tokenizer(), prompt, fact.Answer(), {}));
       ++counts[found_f16][found];
       bar.Update(++asked, flags.retrieval);
     }
@@ -237,6 +241,7 @@ Result<nlohmann::ordered_json> EvaluateRetrieval(const EvalFlags& flags, Runtime
     return static_cast<double>(right) / static_cast<double>(flags.retrieval);
   };
   return nlohmann::ordered_json{{"kv", flags.kv},
+                                {"keep_blocks", flags.keep_blocks},
                                 {"cases", flags.retrieval},
                                 {"accuracy", share(counts[1][1] + counts[0][1])},
                                 {"accuracy_f16", share(counts[1][1] + counts[1][0])},
@@ -297,6 +302,10 @@ void AddEval(Command& program) {
                .value = &flags->retrieval,
                .help = "Ask for facts planted in the text instead: this many",
                .check = Between<uint64_t>{1, uint64_t{1} << 32}});
+  command.Add({.name = "--keep-blocks",
+               .value = &flags->keep_blocks,
+               .help = "Hold no more than so many blocks (quire generate --help); f16 holds all",
+               .needs = "--retrieval"});
   command.Add(
       {.name = "--cases",
        .value = &flags->cases,

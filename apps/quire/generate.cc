@@ -31,7 +31,7 @@ struct GenerateFlags {
   std::optional<float> temperature;  // absent: greedy, or what the model says for a chat
   bool chat = false;
   serve::KeepOptions keep;
-  std::string keep_by{serve::KeepByName(keep.by)};
+  std::string keep_by;
   uint32_t repeat = 1;
   uint32_t beside = 0;
   std::string on_full = "reject";
@@ -239,7 +239,8 @@ Result<int> Generate(const GenerateFlags& flags) {
 }
 
 int RunGenerate(GenerateFlags& flags) {
-  flags.keep.by = *serve::KeepByOf(flags.keep_by);  // a name that was checked
+  if (flags.keep.blocks_max > 0) flags.keep.by = serve::KeepBy::kAccumulated;
+  if (!flags.keep_by.empty()) flags.keep.by = *serve::KeepByOf(flags.keep_by);  // it was checked
   if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
   if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
   const auto code = Generate(flags);
@@ -300,12 +301,16 @@ void AddGenerate(Command& program) {
                .help = "Share of the prompt's blocks to go on with, above 0 to 1; below 1 what "
                        "follows is an approximation",
                .shows_default = true});
+  command.Add({.name = "--keep-blocks",
+               .value = &flags->keep.blocks_max,
+               .help = "Never hold more than so many blocks, 8 or more: where they are full, those "
+                       "that got least attention go; an approximation (default: no such bound)"});
   command.Add({.name = "--keep-by",
                .value = &flags->keep_by,
-               .help = "observed: what the last prompt tokens attend to; accumulated: what all of "
-                       "them do; recent: sinks and the last blocks",
-               .check = OneOf{"observed", "accumulated", "recent"},
-               .shows_default = true});
+               .help = "observed: what the last prompt tokens attend to (default with --keep); "
+                       "accumulated: what all tokens do (default with --keep-blocks); recent: "
+                       "sinks and the last blocks",
+               .check = OneOf{"observed", "accumulated", "recent"}});
   command.Add({.name = "--logits-out",
                .value = &flags->logits_out,
                .help = "Writes logits [prompt + generated - 1, vocab] as float32 .npy"});

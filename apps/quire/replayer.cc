@@ -73,7 +73,8 @@ class Retained {
   bool Has(BlockId block) const {
     return block.number() < pins_.size() && pins_[block.number()] > 0;
   }
-  // Calls drop(block, key, parent, depth) for each block that nothing keeps any more, deepest first.
+  // Calls drop(block, key, parent, depth) for each block that nothing keeps any more, the deepest
+  // first.
   template <typename Drop>
   void EndBy(uint64_t time_ms, const Drop& drop) {
     while (!paths_.empty() && paths_.begin()->first <= time_ms) {

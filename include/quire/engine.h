@@ -167,21 +167,24 @@ typedef struct quire_turn_options {
   int32_t priority;
   int32_t reserved0;
   // Of quire_engine_ask alone: once its prompt was read, it goes on with this share of the prompt's
-  // blocks, above 0 to 1 (0: all); the answer is an approximation then, and nothing of it is shared.
+  // blocks, above 0 to 1 (0: all); the answer is an approximation then, which nobody shares.
   double keep_share;
   const char* keep_by;  // which ones: "observed" (NULL), "accumulated", "recent" (docs/policies.md)
   // It will be asked for again: the first retain_tokens of its text (0: all, with the answer) are
   // kept in memory so long, at most an hour, within a quarter of what the cache may hold. 0: no.
   uint64_t retain_us;
   uint64_t retain_tokens;
+  // Of quire_engine_ask alone: it never holds more than so many blocks, at least 8: where they are
+  // full, an eighth goes, by "accumulated" (NULL) or "recent" in keep_by. 0: no such bound.
+  uint64_t keep_blocks;
 } quire_turn_options;
 
 /// One prompt and its answer, in no session: nothing of its text stays but blocks in the cache. The
 /// handle is fit for quire_session_next, quire_session_cancel and quire_session_free.
 ///
 /// `sampling` may be NULL; its name is not read.
-/// Errors: as quire_session_begin; QUIRE_INVALID_ARGUMENT there is no token, or keep_share, keep_by;
-///         QUIRE_UNSUPPORTED QUIRE_SPILL without resident_tokens
+/// Errors: as quire_session_begin; QUIRE_INVALID_ARGUMENT there is no token, or keep_share or
+///         keep_by are none; QUIRE_UNSUPPORTED QUIRE_SPILL without resident_tokens
 quire_code quire_engine_ask(quire_engine* engine, const quire_turn_options* options,
                             const quire_session_options* sampling, quire_session** call,
                             quire_error* error);

@@ -229,6 +229,14 @@ Result<void> RunForward(const ForwardModel& model, std::span<const StepItem> ite
   return {};
 }
 
+void ImportanceObserver::Keep(std::span<const uint64_t> blocks) {
+  std::vector<double> kept;
+  for (const uint64_t block : blocks) {
+    kept.push_back(block < importance_.size() ? importance_[block] : 0.0);
+  }
+  importance_ = std::move(kept);
+}
+
 void ImportanceObserver::OnAttention(uint32_t, const AttentionShape& shape,
                                      const BlockTables& tables, const AttentionTask& task,
                                      Executor& executor) {

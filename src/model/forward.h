@@ -97,6 +97,8 @@ class ImportanceObserver final : public AttentionObserver {
                    const AttentionTask& task, Executor& executor) override;
   /// By block; those not looked at yet are missing.
   std::span<const double> importance() const { return importance_; }
+  /// Its sequence goes on with these of its blocks, all of them whole.
+  void Keep(std::span<const uint64_t> blocks);
 
  private:
   const uint64_t from_;

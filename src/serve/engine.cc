@@ -49,6 +49,12 @@ Result<void> CheckRequest(const Request& request, TokenId vocab, const Geometry&
   if (!(request.keep.share > 0.0 && request.keep.share <= 1.0)) {
     return bad(fmt::format("keep.share is {}, must be above 0 and at most 1", request.keep.share));
   }
+  const uint64_t blocks_max = request.keep.blocks_max;
+  if (blocks_max > 0 && blocks_max < KeepOptions::kBlocksMaxLeast) {
+    return bad(fmt::format("keep.blocks_max is {}, must be 0 or at least {}", blocks_max,
+                           KeepOptions::kBlocksMaxLeast));
+  }
+  if (blocks_max > 0 && request.keep.share < 1.0) return bad("keep: share and blocks_max at once");
   if (in_session && !request.keep.keeps_all()) return bad("keep: not in a session");
   if (!request.keep.keeps_all() && HasWindows(geometry)) {
     return bad("keep: not with this model, which has layers with a window");
@@ -237,8 +243,9 @@ void Engine::Take(SubmitCommand command) {
   Session* const session = request.session.is_none() ? nullptr : keeper_.Find(request.session);
   const bool grows = (state_.options.admission == Admission::kGrow || request.spills) &&
                      request.on_full == OnFull::kReject && request.keep.keeps_all();
-  auto task = std::make_unique<Task>(std::move(command), session, /*starts_whole=*/!grows, mailbox_,
-                                     keeper_, retainer_, components_.clock);
+  auto task =
+      std::make_unique<Task>(std::move(command), session, /*starts_whole=*/!grows, mailbox_,
+                             keeper_, retainer_, state_.cache.options().profile, components_.clock);
   if (session != nullptr) keeper_.BeginTurn(*session);
   state_.shares.Enter(task->tenant());
   state_.tasks.Add(std::move(task));

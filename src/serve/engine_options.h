@@ -24,8 +24,8 @@ enum class Admission : uint8_t {
 /// Whether what a store has of a prompt is loaded or computed.
 enum class LoadPolicy : uint8_t {
   kAlways = 1,
-  // What is fastest, as far as the engine has seen lately: one of the two, or both. What it has seen
-  // nothing of is loaded.
+  // What is fastest, as far as the engine has seen lately: one of the two, or both. What it has not
+  // seen is loaded.
   kAuto = 2,
   kNever = 3,
   // Both at once where nobody else runs: the end is loaded and the front computed, until they meet.

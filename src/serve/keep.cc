@@ -31,7 +31,7 @@ bool HasWindows(const Geometry& geometry) {
 }
 
 uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens) {
-  if (options.by != KeepBy::kObserved) return 0;
+  if (options.by != KeepBy::kObserved || options.blocks_max > 0) return 0;
   return prompt_tokens - std::min<uint64_t>(prompt_tokens, options.observe_tokens);
 }
 
@@ -39,13 +39,18 @@ std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_bl
                                    const NumericProfile& profile,
                                    std::span<const double> importance) {
   const uint64_t read_open = profile.residual_blocks();
+  const bool is_bounded = options.blocks_max > 0;
   const auto of_share =
       static_cast<uint64_t>(std::ceil(options.share * static_cast<double>(whole_blocks)));
-  const uint64_t wanted =
-      read_open == 0 ? of_share : std::max(of_share, read_open + options.sink_blocks);
-  const uint64_t observed =
-      options.by == KeepBy::kObserved ? DivUp(options.observe_tokens, profile.block_tokens) : 1;
-  const uint64_t at_end = std::max(observed, read_open);
+  const uint64_t asked = is_bounded ? options.blocks_after() : of_share;
+  const uint64_t wanted = read_open == 0 ? asked : std::max(asked, read_open + options.sink_blocks);
+  uint64_t latest = 1;
+  if (is_bounded) {
+    latest = options.blocks_max / 4;
+  } else if (options.by == KeepBy::kObserved) {
+    latest = DivUp(options.observe_tokens, profile.block_tokens);
+  }
+  const uint64_t at_end = std::max(latest, read_open);
   std::vector<uint64_t> blocks(whole_blocks);
   std::iota(blocks.begin(), blocks.end(), 0);
   // Sinks, then the end from its last block on, then what is worth most.
@@ -67,9 +72,11 @@ std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_bl
 }
 
 void KeptBlocks::Begin(uint64_t prompt_tokens) {
-  selected_ = false;
+  selections_ = 0;
   observer_.reset();
-  if (options_.keeps_all() || options_.by == KeepBy::kRecent || chosen_) return;
+  if (options_.keeps_all() || options_.by == KeepBy::kRecent) return;
+  // Of a prompt it chooses once, of a text again and again.
+  if (options_.blocks_max == 0 && !choices_.empty()) return;
   observer_.emplace(ObservedFrom(options_, prompt_tokens));
 }
 
@@ -80,14 +87,20 @@ void KeptBlocks::ForgetObservedSince(std::optional<model::ImportanceObserver> be
 
 Result<std::unique_ptr<Sequence>> KeptBlocks::Select(Sequence& whole,
                                                      const NumericProfile& profile) {
-  if (!chosen_) {
-    chosen_ = BlocksToKeep(options_, whole.length() / profile.block_tokens, profile,
-                           observer_ ? observer_->importance() : std::span<const double>{});
-    observer_.reset();
+  if (selections_ == choices_.size()) {
+    choices_.push_back(
+        BlocksToKeep(options_, whole.length() / profile.block_tokens, profile,
+                     observer_ ? observer_->importance() : std::span<const double>{}));
   }
-  QUIRE_ASSIGN(auto kept, whole.Select(*chosen_));
+  const std::vector<uint64_t>& chosen = choices_[selections_];
+  QUIRE_ASSIGN(auto kept, whole.Select(chosen));
+  if (options_.blocks_max == 0) {
+    observer_.reset();
+  } else if (observer_) {
+    observer_->Keep(chosen);
+  }
   dropped_tokens_ = kept->dropped_tokens();
-  selected_ = true;
+  ++selections_;
   return kept;
 }
 

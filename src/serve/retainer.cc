@@ -61,11 +61,11 @@ RetainOutcome Retainer::ApplyOne(const RetainHint& hint, TenantId tenant,
   };
   // What it adds to what is kept is known once it is kept: what was kept before costs nothing.
   if (const auto pinned = pin(whole); !pinned) return Ignored(pinned.error().message);
-  const uint64_t excess = BlocksTooMany(tenant) * block;
-  if (excess == 0) return outcome;
+  const uint64_t over = BlocksTooMany(tenant) * block;
+  if (over == 0) return outcome;
   (void)cache_.Unpin({.tenant = tenant, .identity = &identity_, .tokens = computed.first(whole)});
-  if (excess >= whole) return Ignored("the tenant keeps as much as hints may");
-  outcome.tokens = whole - excess;
+  if (over >= whole) return Ignored("the tenant keeps as much as hints may");
+  outcome.tokens = whole - over;
   outcome.what = Retained::kClipped;
   outcome.why = "the tenant keeps as much as hints may";
   if (const auto pinned = pin(outcome.tokens); !pinned) return Ignored(pinned.error().message);

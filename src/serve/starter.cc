@@ -30,8 +30,8 @@ bool IsInLine(const Task& task, bool passes_waiting_for_room) {
 }
 
 // Of each tenant the highest priority for which room was taken, where that is being loaded or in
-// line: had lower ones it meanwhile, it would be taken from them again, and what was loaded might be
-// gone, for ever.
+// line: had lower ones it meanwhile, it would be taken from them again, and what was loaded might
+// be gone, for ever.
 std::map<TenantId, uint8_t> RoomTaken(const EngineState& state, bool passes_waiting_for_room) {
   std::map<TenantId, uint8_t> taken;
   for (const auto& [id, task] : state.tasks.all()) {
@@ -138,8 +138,8 @@ bool Starter::ContinueSession(Task& task) {
 
 Result<void> Starter::Start(Task& task, bool reuse) {
   const bool is_last = !waiting_.CanWaitForRoom() && !MayComputeAll(reuse);
-  const uint64_t at_most = task.text().tokens_at_most();
-  const uint64_t now = task.text().tokens().size();
+  const uint64_t at_most = task.tokens_held_at_most();
+  const uint64_t now = std::min<uint64_t>(task.text().tokens().size(), at_most);
   SequenceOptions options{.reserve_tokens = at_most,
                           .step_tokens = state_.options.chunk_tokens_min,
                           .on_full = task.request().on_full,
@@ -170,9 +170,12 @@ Result<void> Starter::Start(Task& task, bool reuse) {
 }
 
 Result<Plan> Starter::Acquire(const Task& task, bool reuse, const SequenceOptions* open_as) {
+  // What holds only so many blocks has no room for more of its text.
+  const uint64_t most = std::max<uint64_t>(task.tokens_held_at_most(), 1);
+  const std::span<const TokenId> text = task.text().tokens();
   return state_.cache.Acquire({.tenant = task.tenant(),
                                .identity = &identity_,
-                               .tokens = task.text().tokens(),
+                               .tokens = text.first(std::min<uint64_t>(text.size(), most)),
                                .reuse = reuse,
                                .open_as = open_as});
 }

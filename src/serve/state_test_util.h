@@ -55,8 +55,9 @@ class StateTest : public testing::Test {
     auto& command = std::get<SubmitCommand>(commands.back());
     const SessionId in = command.request.session;
     Session* const session = in.is_none() ? nullptr : keeper_->Find(in);
-    auto task = std::make_unique<Task>(std::move(command), session, starts_whole, *mailbox_,
-                                       *keeper_, *retainer_, clock_);
+    auto task =
+        std::make_unique<Task>(std::move(command), session, starts_whole, *mailbox_, *keeper_,
+                               *retainer_, test_->cache->options().profile, clock_);
     if (session != nullptr) keeper_->BeginTurn(*session);
     state_->shares.Enter(task->tenant());
     state_->tasks.Add(std::move(task));

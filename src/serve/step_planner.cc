@@ -85,7 +85,7 @@ std::vector<BatchEntry> StepPlanner::Choose() const {
 bool StepPlanner::Reserve(BatchEntry& entry) {
   Task& task = *entry.task;
   while (true) {
-    auto reserved = task.Reserve(entry.tokens, state_.cache.options().profile);
+    auto reserved = task.Reserve(entry.tokens);
     if (reserved) return true;
     if (reserved.error().code != ErrorCode::kNoSpace) {
       task.Fail(std::move(reserved).error());

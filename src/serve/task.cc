@@ -19,7 +19,8 @@ std::string_view FinishName(Finish finish) {
 }
 
 Task::Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& mailbox,
-           SessionKeeper& keeper, Retainer& retainer, const Clock& clock)
+           SessionKeeper& keeper, Retainer& retainer, const NumericProfile& profile,
+           const Clock& clock)
     : id_(command.id),
       request_(std::move(command.request)),
       submitted_us_(command.submitted_us),
@@ -27,6 +28,7 @@ Task::Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& 
       mailbox_(mailbox),
       keeper_(keeper),
       retainer_(retainer),
+      profile_(profile),
       text_(request_),
       answer_(id_, request_, submitted_us_, mailbox, clock),
       kept_(request_.keep),
@@ -94,6 +96,13 @@ bool Task::decoding() const {
 }
 
 std::span<const TokenId> Task::NextTokens(uint64_t tokens_max) const {
+  const KeepOptions& keep = request_.keep;
+  if (keep.blocks_max > 0) {
+    const uint64_t most = keep.blocks_max * profile_.block_tokens;
+    const uint64_t left = most - std::min(most, sequence_->length());
+    const uint64_t after_choice = (keep.blocks_max - keep.blocks_after()) * profile_.block_tokens;
+    tokens_max = std::min(tokens_max, left == 0 ? after_choice : left);
+  }
   return text_.Next(position(), tokens_max);
 }
 
@@ -103,16 +112,23 @@ bool Task::GaveBack() {
   return held_bytes_ < before;
 }
 
-Result<void> Task::Reserve(uint64_t tokens, const NumericProfile& profile) {
-  uint64_t position_then = position() + tokens;
-  if (!request_.keep.keeps_all() && !kept_.selected() && position() == text_.prompt_tokens()) {
-    QUIRE_ASSIGN(sequence_, kept_.Select(*sequence_, profile));
+Result<void> Task::Reserve(uint64_t tokens) {
+  const bool is_bounded = request_.keep.blocks_max > 0;
+  const bool is_full =
+      is_bounded && sequence_->length() == request_.keep.blocks_max * profile_.block_tokens;
+  const bool chooses = !is_bounded && !request_.keep.keeps_all() && !kept_.selected() &&
+                       position() == text_.prompt_tokens();
+  if (is_full || chooses) {
+    QUIRE_ASSIGN(sequence_, kept_.Select(*sequence_, profile_));
   }
   // Who started with room for all that it may need has it again.
   const bool may_end_early =
       request_.on_full == OnFull::kHalt || request_.on_full == OnFull::kFewer;
-  if (kept_.selected() && !may_end_early) position_then = text_.tokens_at_most();
-  return sequence_->Reserve(position_then - sequence_->dropped_tokens());
+  uint64_t held = sequence_->length() + tokens;
+  if (kept_.selected() && !may_end_early) {
+    held = std::min(tokens_held_at_most(), text_.tokens_at_most() - sequence_->dropped_tokens());
+  }
+  return sequence_->Reserve(held);
 }
 
 uint64_t Task::Advance(uint64_t tokens, std::span<const float> logits, uint64_t vocab) {

@@ -48,7 +48,8 @@ class Task {
  public:
   /// `session` is the one the request names, or null; it must outlive the task.
   Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& mailbox,
-       SessionKeeper& keeper, Retainer& retainer, const Clock& clock);
+       SessionKeeper& keeper, Retainer& retainer, const NumericProfile& profile,
+       const Clock& clock);
 
   RequestId id() const { return id_; }
   const Request& request() const { return request_; }
@@ -123,13 +124,20 @@ class Task {
   uint64_t position() const { return sequence_->length() + sequence_->dropped_tokens(); }
   /// It has one token to feed, the one it generated last.
   bool decoding() const;
-  /// Of the text, at most `tokens_max`.
+  /// Of the text, at most `tokens_max`; of a text with KeepOptions::blocks_max no more than these
+  /// have room for, after some went where they are full.
   std::span<const TokenId> NextTokens(uint64_t tokens_max) const;
-  /// Makes room for so many tokens more. Behind a prompt of which a part is kept it goes on with
-  /// that part first, and gives the rest back.
+  /// Most tokens that it may hold at a time.
+  uint64_t tokens_held_at_most() const {
+    const uint64_t bounded = request_.keep.blocks_max * profile_.block_tokens;
+    const uint64_t at_most = text_.tokens_at_most();
+    return bounded == 0 ? at_most : std::min(bounded, at_most);
+  }
+  /// Makes room for so many tokens more. Behind a prompt of which a part is kept, or where
+  /// KeepOptions::blocks_max are full, it goes on with a part first, and gives the rest back.
   ///
   /// Errors: as Sequence::Reserve and Sequence::Select; it can be tried again
-  Result<void> Reserve(uint64_t tokens, const NumericProfile& profile);
+  Result<void> Reserve(uint64_t tokens);
   /// Events that its next step may make.
   static constexpr uint32_t kEventsOfAStep = 3;
   uint32_t EventsOfAStep() const { return kEventsOfAStep + (request_.prompt_logprobs ? 1 : 0); }
@@ -168,6 +176,7 @@ class Task {
   Mailbox& mailbox_;
   SessionKeeper& keeper_;
   Retainer& retainer_;
+  const NumericProfile& profile_;
 
   Text text_;
   Answer answer_;

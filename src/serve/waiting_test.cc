@@ -195,7 +195,7 @@ TEST_F(WaitingTest, WhatARunningRequestGivesBackIsSeen) {
   waiting_->LookForRoom();
   EXPECT_EQ(task.wait().what, Waits::kRoom);
   // Behind its prompt it drops blocks.
-  cache::Must(owner.Reserve(1, state_->cache.options().profile));
+  cache::Must(owner.Reserve(1));
   waiting_->LookForRoom();
   EXPECT_EQ(task.wait().what, Waits::kNothing);
 }

@@ -283,7 +283,7 @@ TEST_F(ColdSpaceTest, WhatIsStoredIsNotGivenUpForAWriteThatIsLikelyToFail) {
   EXPECT_EQ(Load(Record(5)).outcome, kOk);
 }
 
-// What was erased there cannot be overwritten, and no other segment can be made. Whoever is told that
+// What was erased there cannot be overwritten, and no other segment can be made. Who is told that
 // the store is busy asks again and again.
 TEST_F(ColdSpaceTest, AnErasedSegmentThatCannotBeOverwrittenIsNoRoomThatComesSoon) {
   Open();

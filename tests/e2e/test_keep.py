@@ -49,3 +49,39 @@ def test_shares_that_make_no_sense(share):
     done = quire_cli.run("generate", "--model", TINY, "--prompt", "abc", "--keep", share, "--json")
     assert done.exit_code in (2, 3), done.describe()
     assert "keep" in done.stderr, done.describe()
+
+
+def test_a_bound_of_blocks_holds_however_long_the_answer(tmp_path):
+    """The answer fits whole into the first budget alone; bounded, it has room in the second one."""
+    flags = ["generate", "--model", TINY, "--prompt", "It is a truth universally acknowledged",
+             "--max-tokens", 1500, "--json"]
+    bounded = quire_cli.run(*flags, "--keep-blocks", 16)
+    assert bounded.exit_code == 0, bounded.describe()
+    assert bounded.json["dropped_tokens"] > 1000
+    block_bytes = bounded.json["kv_bytes"] // -(-(bounded.json["prompt_tokens"] +
+                                                  bounded.json["generated_tokens"] - 1 -
+                                                  bounded.json["dropped_tokens"]) // 16)
+    budget = block_bytes * 20
+    again = quire_cli.run(*flags, "--keep-blocks", 16, "--hot-bytes", budget)
+    assert again.exit_code == 0, again.describe()
+    assert again.json["logits_digest"] == bounded.json["logits_digest"]
+    whole = quire_cli.run(*flags, "--hot-bytes", budget)
+    assert whole.exit_code == 4, whole.describe()
+    recent = quire_cli.run(*flags, "--keep-blocks", 16, "--keep-by", "recent")
+    assert recent.exit_code == 0, recent.describe()
+    wrong = quire_cli.run(*flags, "--keep-blocks", 7)
+    assert wrong.exit_code in (2, 3) and "blocks_max" in wrong.stderr, wrong.describe()
+
+
+def test_retrieval_within_a_bound_of_blocks():
+    """All blocks that a case has are as good as no bound; few lose what lies far back."""
+    accuracy = {}
+    for blocks in (0, 400, 32):
+        done = quire_cli.run("eval", "--model", TINY, "--text", TINY / "heldout.txt", "--kv", "bf16",
+                             "--retrieval", SAMPLE, "--keep-blocks", blocks, "--json")
+        assert done.exit_code == 0, done.describe()
+        assert done.json["keep_blocks"] == blocks
+        accuracy[blocks] = done.json["accuracy"]
+    print("\nfound, by blocks:", accuracy)
+    assert accuracy[400] == accuracy[0]
+    assert accuracy[32] <= accuracy[0]

@@ -313,15 +313,19 @@ std::shared_ptr<PyAnswer> Ask(const PyEngine& self, nb::handle prompt, uint32_t 
                               const std::map<int32_t, float>& logit_bias, std::string_view on_full,
                               std::optional<double> timeout_s, int32_t priority,
                               std::optional<double> retain_s, uint64_t retain_tokens, double keep,
-                              const std::string& keep_by, uint64_t seed, float temperature,
-                              float top_p, uint32_t top_k, float min_p) {
+                              uint64_t keep_blocks, const std::optional<std::string>& keep_by,
+                              uint64_t seed, float temperature, float top_p, uint32_t top_k,
+                              float min_p) {
   const auto engine = self.get();
   Turn turn(prompt, max_tokens, stop_tokens, stop, repetition_penalty, presence_penalty,
             frequency_penalty, min_tokens, logit_bias, on_full, timeout_s, priority, retain_s,
             retain_tokens);
   turn.options.keep_share = keep;
-  turn.keep_by = keep_by;
-  turn.options.keep_by = turn.keep_by.c_str();
+  turn.options.keep_blocks = keep_blocks;
+  if (keep_by) {
+    turn.keep_by = *keep_by;
+    turn.options.keep_by = turn.keep_by.c_str();
+  }
   const quire_session_options sampling = SamplingOf(seed, temperature, top_p, top_k, min_p);
   quire_session* call = nullptr;
   {
@@ -579,19 +583,23 @@ void BindEngine(nb::module_& module) {
            nb::arg("logit_bias") = std::map<int32_t, float>(), nb::arg("on_full") = "reject",
            nb::arg("timeout_s") = nb::none(), nb::arg("priority") = 0,
            nb::arg("retain_s") = nb::none(), nb::arg("retain_tokens") = 0, nb::arg("keep") = 1.0,
-           nb::arg("keep_by") = "observed", nb::arg("seed") = 0, nb::arg("temperature") = 0.0f,
-           nb::arg("top_p") = 1.0f, nb::arg("top_k") = 0, nb::arg("min_p") = 0.0f,
-           nb::sig("def ask(self, prompt: object, *, max_tokens: int = 16, "
-                   "stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: "
-                   "float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, "
-                   "min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = "
-                   "'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | "
-                   "None = None, retain_tokens: int = 0, keep: float = "
-                   "1.0, keep_by: str = 'observed', seed: int = 0, temperature: float = 0.0, "
-                   "top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Answer"),
+           nb::arg("keep_blocks") = 0, nb::arg("keep_by") = nb::none(), nb::arg("seed") = 0,
+           nb::arg("temperature") = 0.0f, nb::arg("top_p") = 1.0f, nb::arg("top_k") = 0,
+           nb::arg("min_p") = 0.0f,
+           nb::sig(
+               "def ask(self, prompt: object, *, max_tokens: int = 16, "
+               "stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: "
+               "float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, "
+               "min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = "
+               "'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | "
+               "None = None, retain_tokens: int = 0, keep: float = "
+               "1.0, keep_blocks: int = 0, keep_by: str | None = None, seed: int = 0, temperature: "
+               "float = 0.0, "
+               "top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Answer"),
            (std::string("One prompt and its answer, in no session.\n\n"
                         "keep: with less than 1 it goes on with this share of the prompt's blocks, "
-                        "those that keep_by says (\"observed\", \"accumulated\", \"recent\"); the "
+                        "those that keep_by says (\"observed\", \"accumulated\", \"recent\"); "
+                        "keep_blocks: it never holds more than so many; the "
                         "answer is an approximation then. ") +
             kTurnDoc)
                .c_str())

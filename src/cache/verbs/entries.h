@@ -18,7 +18,8 @@ inline constexpr uint32_t kEntriesPerHold = kRecordsPerHold / 2;
 bool AppendEntries(const State& state, uint32_t begin, TenantId account,
                    std::vector<CacheEntry>& entries);
 
-/// As Cache::Entries, stats, BlockMap and FreeSlots; how many sequences there are is not known here.
+/// As Cache::Entries, stats, BlockMap and FreeSlots; how many sequences there are is not known
+/// here.
 Result<std::vector<CacheEntry>> EntriesOf(LockedState& cache, const EntriesRequest& request);
 CacheStats StatsOf(const State& state);
 std::string BlockMapOf(const LockedState& cache);

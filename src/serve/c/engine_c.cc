@@ -55,7 +55,8 @@ template <>
     offsetof(quire_turn_options, keep_by),
     offsetof(quire_turn_options, retain_us),
     offsetof(quire_turn_options, retain_tokens),
-    offsetof(quire_turn_options, retain_tokens) + sizeof(uint64_t)};
+    offsetof(quire_turn_options, keep_blocks),
+    offsetof(quire_turn_options, keep_blocks) + sizeof(uint64_t)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_event> = {
     offsetof(quire_event, dropped_tokens), offsetof(quire_event, retained_tokens),
@@ -156,6 +157,8 @@ quire::model::SamplingOptions SamplingOf(const quire_session_options& asked) {
 Result<quire::serve::KeepOptions> KeepOf(const quire_turn_options& asked) {
   quire::serve::KeepOptions keep;
   if (asked.keep_share != 0) keep.share = asked.keep_share;
+  keep.blocks_max = asked.keep_blocks;
+  if (keep.blocks_max > 0) keep.by = quire::serve::KeepBy::kAccumulated;
   if (asked.keep_by == nullptr) return keep;
   const auto by = quire::serve::KeepByOf(asked.keep_by);
   if (!by) {

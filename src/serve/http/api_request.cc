@@ -323,6 +323,9 @@ ApiResult<void> ReadKeep(Fields& fields, ApiCall& call) {
   QUIRE_ASSIGN(const auto share, fields.Number("keep", 0, 1));
   if (share && *share == 0) return fields.Bad("keep", "must be above 0");
   call.keep.share = share.value_or(1.0);
+  QUIRE_ASSIGN(const auto blocks, fields.Count("keep_blocks", 0, UINT32_MAX));
+  call.keep.blocks_max = blocks.value_or(0);
+  if (call.keep.blocks_max > 0) call.keep.by = KeepBy::kAccumulated;
   QUIRE_ASSIGN(const auto by, fields.Text("keep_by"));
   if (!by) return {};
   const auto found = KeepByOf(*by);

@@ -292,6 +292,14 @@ TEST_F(ServiceTest, ACallMayKeepAPartOfItsPrompt) {
         AskJson(with(R"("keep": 0.3, "keep_by": ")" + std::string(by) + "\""))["usage"];
     EXPECT_GT(usage["prompt_tokens_details"]["dropped_tokens"], 0) << by;
   }
+  const OrderedJson bounded = AskJson(Post(
+      "/v1/completions", R"({"max_tokens": 200, "ignore_eos": true, "keep_blocks": 8, "prompt": )" +
+                             kPrompt + "}"))["usage"];
+  EXPECT_EQ(bounded["completion_tokens"], 200);
+  EXPECT_GT(bounded["prompt_tokens_details"]["dropped_tokens"], 0);
+  EXPECT_EQ(AskJson(with(R"("keep_blocks": -8)"), 400)["error"]["param"], "keep_blocks");
+  AskJson(with(R"("keep_blocks": 7)"), 400);
+  AskJson(with(R"("keep_blocks": 8, "keep": 0.5)"), 400);
   EXPECT_EQ(AskJson(with(R"("keep": 0)"), 400)["error"]["param"], "keep");
   EXPECT_EQ(AskJson(with(R"("keep": 1.5)"), 400)["error"]["param"], "keep");
   EXPECT_EQ(AskJson(with(R"("keep": 0.5, "keep_by": "luck")"), 400)["error"]["param"], "keep_by");
@@ -640,8 +648,10 @@ TEST_F(ServiceTest, HintsAndMissesOfMessages) {
   const auto chat = [&](const std::string& question) {
     return AskJson(Post("/v1/chat/completions",
                         R"({"max_tokens": 2, "explain_misses": true, "messages": [
-            {"role": "system", "content": [{"type": "text", "text": "You are of great help and say what is true."},
-             {"type": "text", "text": " Today is Monday.", "cache_control": {"type": "ephemeral", "ttl": "5m"}}]},
+            {"role": "system", "content": [
+              {"type": "text", "text": "You are of great help and say what is true."},
+              {"type": "text", "text": " Today is Monday.",
+               "cache_control": {"type": "ephemeral", "ttl": "5m"}}]},
             {"role": "user", "content": ")" +
                             question + R"("}]})"))["usage"];
   };
