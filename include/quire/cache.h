@@ -365,6 +365,14 @@ class Cache {
   /// Errors: as Acquire; kUnsupported there is no store; kNoSpace and kIo none left, for the store
   ///         took nothing: the disk is full, or failed
   virtual Result<uint64_t> Demote(const AcquireRequest& request) = 0;
+  /// Gives a tenant or domain another quota (0: as much as the budget) and floor, while sequences
+  /// live. Down: what it has cached beyond the new quota goes, the least recently used first.
+  ///
+  /// Units:  bytes, as in TenantOptions
+  /// Errors: kNotFound; kInvalidArgument the floor is above the quota; kNoSpace the floors do not
+  ///         fit the budget; kBusy its sequences, plans, views and pins hold more than the quota.
+  ///         The limits stay as they were then
+  virtual Result<void> SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) = 0;
 };
 
 }  // namespace quire

@@ -53,6 +53,8 @@ typedef struct quire_engine_options {
   // it: memory stays the same however long the text is, the answer is another one. 0: all.
   uint32_t window_tokens;
   uint32_t sink_tokens;
+  quire_layout layout;        // of blocks in memory; 0: QUIRE_BLOCK_MAJOR
+  quire_placement placement;  // QUIRE_FREE_LIST (0)
 } quire_engine_options;
 
 /// Loads the model and opens the store; a thread of the engine's own computes from now on.

@@ -511,6 +511,17 @@ void BindTenants(nb::class_<PyCache>& type) {
           },
           nb::arg("tenant"),
           "Erases what it published and takes it out. Raises: BusyError something of it is held.")
+      .def(
+          "set_limits",
+          [](const PyCache& self, uint32_t tenant, uint64_t quota_bytes, uint64_t floor_bytes) {
+            const auto cache = self.get();
+            const GilFree free;
+            Value(cache->SetLimits(TenantId(tenant), quota_bytes, floor_bytes));
+          },
+          nb::arg("tenant"), nb::kw_only(), nb::arg("quota_bytes") = 0, nb::arg("floor_bytes") = 0,
+          "Another quota (0: as much as the budget) and floor while sequences live; what it has "
+          "cached beyond the quota goes. Raises: NotFoundError, InvalidArgumentError, NoSpaceError "
+          "the floors do not fit, BusyError it holds more; the limits stay then.")
       .def("erase", &Erase, nb::arg("tenant"),
            nb::sig("def erase(self, tenant: int) -> EraseReport"),
            "Forgets all that a tenant published and wrote, and zeroes it.")

@@ -134,6 +134,11 @@ def test_tenants_pins_and_upkeep(cache, identity):
     cache.unpin(PROMPT, identity, tenant=tenant)
     assert cache.verify() == (3, 0)
     assert cache.tenant_stats(tenant)["published_blocks"] == 3
+    with pytest.raises(quire.InvalidArgumentError):
+        cache.set_limits(tenant, quota_bytes=1, floor_bytes=2)
+    cache.set_limits(tenant, quota_bytes=2 << 20, floor_bytes=4096)
+    stats = cache.tenant_stats(tenant)
+    assert (stats["quota_bytes"], stats["floor_bytes"]) == (2 << 20, 4096)
     assert cache.erase(tenant)["blocks"] == 3
     cache.remove_tenant(tenant)
     with pytest.raises(quire.NotFoundError):

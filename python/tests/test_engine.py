@@ -55,6 +55,10 @@ def test_what_a_call_may_say(engine):
     assert engine.ask([1, 2, 3], max_tokens=0).read().generated_tokens == 0
     for by in ("observed", "accumulated", "recent"):
         assert engine.ask(TEXT, max_tokens=2, keep=0.3, keep_by=by).read().dropped_tokens > 0
+    bounded = engine.ask(TEXT, max_tokens=200, stop=False, keep_blocks=8).read()
+    assert (bounded.generated_tokens, bounded.dropped_tokens > 0) == (200, True)
+    hinted = engine.ask(TEXT, max_tokens=2, retain_s=60).read()
+    assert hinted.retained_tokens > 0 and engine.stats()["cache"]["pinned_blocks"] > 0
     drawn = [engine.ask(TEXT, max_tokens=8, stop=False, temperature=2.0, seed=seed)
              for seed in (1, 1, 2)]
     for answer in drawn:
@@ -162,14 +166,15 @@ def test_says_what_it_holds_and_moves_it_to_the_store(stored):
 def test_options_reach_the_engine(tmp_path):
     with Engine(MODEL, hot_bytes=4 << 20, hot_bytes_max=8 << 20, threads=1, codec="int8",
                 block_tokens=32, chunk_tokens=64, policy="quire", load="never",
-                eviction_batch="adaptive", window_tokens=64, sink_tokens=4) as engine:
+                eviction_batch="adaptive", window_tokens=64, sink_tokens=4,
+                layout="layer_major", placement="buddy") as engine:
         assert engine.ask(TEXT * 20, max_tokens=2, stop=False).read().generated_tokens == 2
         engine.resize(8 << 20)
         assert engine.stats()["cache"]["hot_bytes_limit"] == 8 << 20
         with pytest.raises(quire.TooLargeError):
             engine.resize(9 << 20)
     for wrong in ({"codec": "int3"}, {"policy": "mru"}, {"load": "maybe"}, {"sink_tokens": 4},
-                  {"eviction_batch": "some"}):
+                  {"eviction_batch": "some"}, {"layout": "row"}, {"placement": "worst_fit"}):
         with pytest.raises(quire.InvalidArgumentError):
             Engine(MODEL, hot_bytes=4 << 20, **wrong)
     with pytest.raises(quire.NotFoundError):

@@ -46,6 +46,9 @@ class Core final : public Cache {
   }
   Result<EraseReport> Erase(TenantId tenant) override { return tenants_.Erase(tenant); }
   Result<void> RemoveTenant(TenantId tenant) override { return tenants_.Remove(tenant); }
+  Result<void> SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) override {
+    return tenants_.SetLimits(tenant, quota_bytes, floor_bytes);
+  }
   Result<Plan> Acquire(const AcquireRequest& request) override {
     return admission_.Acquire(request);
   }

@@ -20,6 +20,13 @@ Result<void> NotNull(const void* pointer, std::string_view name) {
   return Fail(ErrorCode::kInvalidArgument, fmt::format("{} is NULL", name));
 }
 
+Result<Placement> ToPlacement(quire_placement placement) {
+  if (placement < 0 || placement > UINT8_MAX) {
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("options->placement is {}", placement));
+  }
+  return static_cast<Placement>(placement);
+}
+
 Result<void> CheckArray(const void* array, uint64_t count, uint64_t count_max,
                         std::string_view name) {
   if (count > count_max) {

@@ -111,11 +111,7 @@ Result<CacheOptions> ToOptions(const quire_cache_options& options) {
   QUIRE_ASSIGN(made.geometry, ToGeometry(options));
   QUIRE_ASSIGN(made.profile, ToProfile(options));
   QUIRE_ASSIGN(made.layout, ToEnum(options.layout, "options->layout", ArenaLayout::kBlockMajor));
-  if (options.placement < 0 || options.placement > UINT8_MAX) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("options->placement is {}", options.placement));
-  }
-  made.placement = static_cast<Placement>(options.placement);
+  QUIRE_ASSIGN(made.placement, ToPlacement(options.placement));
   made.hot_bytes = options.hot_bytes;
   made.hot_bytes_max = options.hot_bytes_max;
   if (options.tokens_max != 0) made.tokens_max = options.tokens_max;
@@ -268,6 +264,14 @@ quire_code quire_cache_stats_json(const quire_cache* cache, char* text, size_t t
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(cache, "cache"));
     return quire::embed::WriteText(quire::ToJson(cache->cache->stats()), text, text_bytes, length);
+  });
+}
+
+quire_code quire_cache_set_limits(quire_cache* cache, uint32_t tenant, uint64_t quota_bytes,
+                                  uint64_t floor_bytes, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    return cache->cache->SetLimits(TenantId(tenant), quota_bytes, floor_bytes);
   });
 }
 

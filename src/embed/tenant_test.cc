@@ -86,6 +86,22 @@ TEST(TenantsInC, AreApartUnlessTheyNameOneDomain) {
   EXPECT_THAT(json, HasSubstr(R"("hit_tokens":32)"));
 }
 
+TEST(TenantsInC, LimitsMayChange) {
+  World world;
+  uint32_t tenant = 0;
+  ASSERT_EQ(world.Add("a", nullptr, 0, &tenant), QUIRE_OK) << Show(world.error);
+  world.Publish(tenant);
+  ASSERT_GT(world.Resident(tenant), 0u);
+  EXPECT_EQ(quire_cache_set_limits(world.cache.get(), tenant, 100, 200, &world.error),
+            QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_cache_set_limits(world.cache.get(), 77, 100, 0, &world.error), QUIRE_NOT_FOUND);
+  EXPECT_EQ(quire_cache_set_limits(nullptr, tenant, 100, 0, &world.error), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_cache_set_limits(world.cache.get(), tenant, 100, 0, &world.error), QUIRE_OK)
+      << Show(world.error);
+  EXPECT_EQ(world.Resident(tenant), 0u);
+  EXPECT_EQ(quire_cache_set_limits(world.cache.get(), tenant, 0, 0, &world.error), QUIRE_OK);
+}
+
 TEST(TenantsInC, MistakesAreCodes) {
   World world;
   uint32_t tenant = 77;

@@ -63,6 +63,13 @@ class Account {
     QUIRE_CHECK(floor_bytes <= quota_bytes);
   }
 
+  /// Needs floor_bytes <= quota_bytes, and no more in use than the new quota.
+  void SetLimits(uint64_t quota_bytes, uint64_t floor_bytes) {
+    QUIRE_CHECK(floor_bytes <= quota_bytes && used_bytes_ <= quota_bytes);
+    quota_bytes_ = quota_bytes;
+    floor_bytes_ = floor_bytes;
+  }
+
   /// Needs bytes <= capacity_bytes().
   void Charge(uint64_t bytes) {
     QUIRE_CHECK_MSG(bytes <= capacity_bytes(), "a charge of " + std::to_string(bytes) +

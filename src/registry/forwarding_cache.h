@@ -33,6 +33,9 @@ class ForwardingCache : public Cache {
   }
   Result<EraseReport> Erase(TenantId tenant) override { return inner_.Erase(tenant); }
   Result<void> RemoveTenant(TenantId tenant) override { return inner_.RemoveTenant(tenant); }
+  Result<void> SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) override {
+    return inner_.SetLimits(tenant, quota_bytes, floor_bytes);
+  }
   Result<Plan> Acquire(const AcquireRequest& request) override { return inner_.Acquire(request); }
   Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override {
     return inner_.Pin(request, ttl_us);

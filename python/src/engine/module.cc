@@ -33,6 +33,13 @@ constexpr Name<quire_codec> kCodecNames[] = {
     {"fp4", QUIRE_FP4},           {"q25", QUIRE_Q25}};
 constexpr Name<quire_eviction_batch> kBatches[] = {{"exact", QUIRE_EXACT},
                                                    {"adaptive", QUIRE_ADAPTIVE}};
+constexpr Name<quire_layout> kLayouts[] = {{"block_major", QUIRE_BLOCK_MAJOR},
+                                           {"layer_major", QUIRE_LAYER_MAJOR},
+                                           {"head_major", QUIRE_HEAD_MAJOR}};
+constexpr Name<quire_placement> kPlacementNames[] = {{"free_list", QUIRE_FREE_LIST},
+                                                     {"first_fit", QUIRE_FIRST_FIT},
+                                                     {"best_fit", QUIRE_BEST_FIT},
+                                                     {"buddy", QUIRE_BUDDY}};
 constexpr Name<quire_on_full> kOnFullNames[] = {
     {"reject", QUIRE_REJECT}, {"halt", QUIRE_HALT}, {"spill", QUIRE_SPILL}};
 constexpr Name<quire_finish> kFinishes[] = {{"length", QUIRE_FINISH_LENGTH},
@@ -139,7 +146,8 @@ void Open(PyEngine* self, const std::filesystem::path& model,
           uint32_t block_tokens, uint32_t chunk_tokens, uint32_t threads,
           const std::optional<std::string>& codec, uint64_t resident_tokens,
           const std::string& policy, const std::string& load, std::string_view eviction_batch,
-          uint32_t window_tokens, uint32_t sink_tokens) {
+          uint32_t window_tokens, uint32_t sink_tokens, std::string_view layout,
+          std::string_view placement) {
   const std::string model_name = model.string();
   const std::string store_name = store ? store->string() : std::string();
   quire_engine_options options{};
@@ -161,6 +169,8 @@ void Open(PyEngine* self, const std::filesystem::path& model,
   options.hot_bytes_max = hot_bytes_max;
   options.window_tokens = window_tokens;
   options.sink_tokens = sink_tokens;
+  options.layout = Named(kLayouts, "layout", layout);
+  options.placement = Named(kPlacementNames, "placement", placement);
   const GilFree free;
   quire_engine* opened = nullptr;
   quire_error error{};
@@ -559,13 +569,15 @@ void BindEngine(nb::module_& module) {
           nb::arg("threads") = 0, nb::arg("codec") = nb::none(), nb::arg("resident_tokens") = 0,
           nb::arg("policy") = "lru", nb::arg("load") = "auto", nb::arg("eviction_batch") = "exact",
           nb::arg("window_tokens") = 0, nb::arg("sink_tokens") = 0,
+          nb::arg("layout") = "block_major", nb::arg("placement") = "free_list",
           nb::sig("def __init__(self, model: str | os.PathLike[str], *, store: str | "
                   "os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: "
                   "int = 0, store_bytes: int = 8589934592, session_bytes: int = 1073741824, "
                   "tokens_max: int = 0, block_tokens: int = 16, chunk_tokens: int = 512, "
                   "threads: int = 0, codec: str | None = None, resident_tokens: int = 0, policy: "
                   "str = 'lru', load: str = 'auto', eviction_batch: str = 'exact', "
-                  "window_tokens: int = 0, sink_tokens: int = 0) -> None"),
+                  "window_tokens: int = 0, sink_tokens: int = 0, layout: str = 'block_major', "
+                  "placement: str = 'free_list') -> None"),
           "Loads a model of Hugging Face's form and opens the store, where blocks and sessions "
           "outlive the process.\n\n"
           "hot_bytes: budget of K and V in memory, up to hot_bytes_max later (resize). tokens_max: "

@@ -31,16 +31,46 @@ Accounts::Accounts(const SlotClasses& classes, const Clock& clock, std::string_v
   SetCapacity(capacity);
 }
 
+Result<void> Accounts::CheckFloor(const std::string& name, uint64_t floor_bytes,
+                                  uint64_t others_bytes) const {
+  const uint64_t limit_bytes = charges_.ledger().limit_bytes();
+  if (floor_bytes <= limit_bytes - others_bytes) return {};
+  return Fail(ErrorCode::kNoSpace,
+              fmt::format("tenant \"{}\": a floor of {} bytes does not fit: the budget is {}, of "
+                          "which other floors take {}",
+                          name, floor_bytes, limit_bytes, others_bytes));
+}
+
+Result<void> Accounts::CheckLimits(TenantId id, uint64_t quota_bytes, uint64_t floor_bytes) const {
+  QUIRE_TRY(tenants_.Check(id));
+  const TenantOptions& options = tenants_.options(id);
+  if (quota_bytes != 0 && floor_bytes > quota_bytes) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("tenant \"{}\": a floor of {} bytes is above its quota of {}",
+                            options.name, floor_bytes, quota_bytes));
+  }
+  return CheckFloor(options.name, floor_bytes, tenants_.floors_bytes() - options.floor_bytes);
+}
+
+Result<void> Accounts::SetLimits(TenantId id, uint64_t quota_bytes, uint64_t floor_bytes) {
+  QUIRE_TRY(CheckLimits(id, quota_bytes, floor_bytes));
+  const uint64_t used_bytes = charges_.account(id).used_bytes();
+  if (quota_bytes != 0 && used_bytes > quota_bytes) {
+    return Fail(ErrorCode::kBusy,
+                fmt::format("tenant \"{}\": a quota of {} bytes is less than the {} that its "
+                            "sequences, plans, views and pins hold",
+                            tenants_.options(id).name, quota_bytes, used_bytes));
+  }
+  charges_.SetLimits(id, quota_bytes, floor_bytes);
+  tenants_.SetLimits(id, quota_bytes, floor_bytes);
+  records_[id].counters.quota_bytes = quota_bytes;
+  records_[id].counters.floor_bytes = floor_bytes;
+  return {};
+}
+
 Result<TenantId> Accounts::Add(const TenantOptions& options) {
   QUIRE_TRY(tenants_.CheckNew(options));
-  const uint64_t limit_bytes = charges_.ledger().limit_bytes();
-  const uint64_t floors_bytes = tenants_.floors_bytes();
-  if (options.floor_bytes > limit_bytes - floors_bytes) {
-    return Fail(ErrorCode::kNoSpace,
-                fmt::format("tenant \"{}\": a floor of {} bytes does not fit: the budget is {}, of "
-                            "which other floors take {}",
-                            options.name, options.floor_bytes, limit_bytes, floors_bytes));
-  }
+  QUIRE_TRY(CheckFloor(options.name, options.floor_bytes, tenants_.floors_bytes()));
   const TenantId id = tenants_.next();
   auto record = std::make_shared<Record>();
   record->counters.name = options.name;

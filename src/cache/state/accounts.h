@@ -82,6 +82,10 @@ class Accounts {
   /// Takes out a tenant that pays for nothing any more. One of the same name begins with its epoch.
   /// Errors: kBusy it still does
   Result<void> Remove(TenantId tenant);
+  /// Whether these could be its limits, whatever it holds. Errors: as Cache::SetLimits
+  Result<void> CheckLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) const;
+  /// Errors: as Cache::SetLimits
+  Result<void> SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes);
   /// Raises its epoch, and forgets what is known of the requests of its account too.
   void Erase(TenantId tenant);
   /// The counters that are not derived from anything else.
@@ -119,6 +123,8 @@ class Accounts {
                 uint64_t& keys_left);
 
  private:
+  Result<void> CheckFloor(const std::string& name, uint64_t floor_bytes,
+                          uint64_t others_bytes) const;
   /// What is known of a tenant besides.
   struct Record {
     evict::ReuseEstimator reuse;  // of what was asked of the account

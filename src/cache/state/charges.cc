@@ -20,6 +20,10 @@ void Charges::Add(TenantId tenant, const TenantOptions& options) {
                            Party{.account = quota::Account(quota_bytes, options.floor_bytes)}));
 }
 
+void Charges::SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) {
+  parties_[tenant].account.SetLimits(quota_bytes == 0 ? UINT64_MAX : quota_bytes, floor_bytes);
+}
+
 bool Charges::TryCharge(TenantId tenant, uint64_t bytes) {
   if (!ledger_.TryCharge(bytes)) return false;
   parties_[tenant].account.Charge(bytes);

@@ -33,6 +33,8 @@ class Charges {
   /// Tenants come and go with those of the table.
   void Add(TenantId tenant, const TenantOptions& options);
   void Remove(TenantId tenant) { parties_.Remove(tenant); }
+  /// Of one that is there; no quota: 0. No more may be in use than that.
+  void SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes);
 
   const quota::Ledger& ledger() const { return ledger_; }
   void SetLimit(uint64_t bytes) { ledger_.SetLimit(bytes); }

@@ -38,6 +38,10 @@ class TenantTable {
   /// Errors: as Cache::RemoveTenant, as far as names say
   Result<void> CheckRemovable(TenantId tenant) const;
   void Remove(TenantId tenant);
+  void SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) {
+    tenants_[tenant].options.quota_bytes = quota_bytes;
+    tenants_[tenant].options.floor_bytes = floor_bytes;
+  }
 
   /// How many there are.
   uint32_t count() const { return tenants_.count(); }

@@ -167,6 +167,17 @@ bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
   return !state.IsWaiting();
 }
 
+bool EvictAccountDownTo(State& state, TenantId account, uint64_t bytes) {
+  for (uint32_t left = kBlocksPerHold;
+       state.accounts.charges().account(account).used_bytes() > bytes; --left) {
+    if (left == 0 || !MayEvict(state)) return false;
+    const auto victim = state.accounts.order().VictimOf(account);
+    if (!victim) return true;
+    EvictVictim(state, *victim, MissReason::kQuota);
+  }
+  return !state.IsWaiting();
+}
+
 bool Expire(State& state, TenantId account) {
   for (uint32_t i = 0; i < kBlocksPerHold && state.directory.touched().MayGoOn(); ++i) {
     const auto block = state.accounts.order().Expired(account);

@@ -29,6 +29,9 @@ bool EvictOldest(State& state);
 /// Evicts until no more is in use than a smaller budget pays for, which is known to be possible; or
 /// as much of that as one hold may, or until it has to wait for what went. False: ask again.
 bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max);
+/// Evicts what is not needed of an account until it has no more than `bytes`, or as much of that as
+/// one hold may, or until it has to wait for what went. False: ask again.
+bool EvictAccountDownTo(State& state, TenantId account, uint64_t bytes);
 /// What nobody in the account has used for its ttl goes. True: there may be more of it.
 bool Expire(State& state, TenantId account);
 /// Ends the pins that are over, and tells policies that go by time how late it is. True: what such

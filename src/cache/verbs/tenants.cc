@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/sync_point.h"
 #include "cache/below/store_state.h"
+#include "cache/verbs/evict.h"
 #include "cache/verbs/leases.h"
 #include "cache/verbs/quarantine.h"
 
@@ -48,6 +49,21 @@ Result<TenantId> Tenants::Add(const TenantOptions& options) {
                                    .bytes_floor = options.store_floor_bytes});
   }
   return added;
+}
+
+Result<void> Tenants::SetLimits(TenantId id, uint64_t quota_bytes, uint64_t floor_bytes) {
+  while (true) {
+    const Result<bool> decided = cache_.With([&](State& state) -> Result<bool> {
+      QUIRE_TRY(state.accounts.CheckLimits(id, quota_bytes, floor_bytes));
+      if (LetTimePass(state)) return false;
+      if (quota_bytes != 0 && !EvictAccountDownTo(state, id, quota_bytes)) return false;
+      QUIRE_TRY(state.accounts.SetLimits(id, quota_bytes, floor_bytes));
+      return true;
+    });
+    if (!decided) return std::unexpected(decided.error());
+    if (*decided) return {};
+    MutexLock until_read(cache_.reading_mutex());
+  }
 }
 
 Result<TenantId> Tenants::Find(std::string_view name) const {

@@ -29,6 +29,7 @@ class Tenants {
   Result<TenantStats> stats(TenantId id) const;
   Result<EraseReport> Erase(TenantId id);
   Result<void> Remove(TenantId id);
+  Result<void> SetLimits(TenantId id, uint64_t quota_bytes, uint64_t floor_bytes);
 
  private:
   uint64_t Disown(TenantId erased);

@@ -209,6 +209,41 @@ TEST(Tenants, AQuotaTakesOnesOwnOldBlocksAndThenRefuses) {
   EXPECT_EQ(world.SlotsOf(a), 4u);
 }
 
+TEST(Tenants, LimitsMayChangeWhileSequencesLive) {
+  TenantsWorld world(40);
+  const TenantId a = world.Add("a", 20, 4);
+  const TenantId b = world.Add("b");
+  const auto cached = SomeTokens(8 * kBlock + 1, 1);
+  world.Run(a, cached).reset();
+  const auto held = world.Run(a, SomeTokens(5 * kBlock + 1, 2));
+  const auto set = [&](TenantId tenant, uint64_t quota_slots, uint64_t floor_slots) {
+    return world.cache->SetLimits(tenant, world.QuotaFor(quota_slots),
+                                  floor_slots * world.charge_bytes);
+  };
+  // Down: the oldest of what nobody holds goes, what is held stays.
+  ASSERT_TRUE(set(a, 10, 2).has_value());
+  EXPECT_LE(world.SlotsOf(a), 10);
+  EXPECT_EQ(world.Stats(a).quota_bytes, world.QuotaFor(10));
+  EXPECT_EQ(world.Stats(a).floor_bytes, 2 * world.charge_bytes);
+  EXPECT_LT(world.Resident(a, cached), 8 * kBlock);
+  EXPECT_EQ(world.TryOpen(a, SomeTokens(12 * kBlock, 3)).error().code, ErrorCode::kTooLarge);
+  // Not below what is held.
+  const auto refused = set(a, 4, 0);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kBusy);
+  EXPECT_THAT(refused.error().message, HasSubstr("\"a\""));
+  EXPECT_EQ(world.Stats(a).quota_bytes, world.QuotaFor(10));
+  // Up, and without one.
+  ASSERT_TRUE(set(a, 0, 30).has_value());
+  EXPECT_TRUE(world.TryOpen(a, SomeTokens(12 * kBlock, 3)).has_value());
+  EXPECT_EQ(set(b, 0, 20).error().code, ErrorCode::kNoSpace);
+  EXPECT_EQ(set(b, 4, 5).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(set(TenantId(99), 4, 0).error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(set(a, 0, 2).has_value());
+  EXPECT_TRUE(set(b, 0, 20).has_value());
+  world.cache->CheckDirectory();
+}
+
 TEST(Tenants, OthersNeverEvictOneBelowItsFloor) {
   TenantsWorld world(10);
   const TenantId a = world.Add("a", 0, 3);

@@ -37,7 +37,9 @@ template <>
     offsetof(quire_engine_options, hot_bytes_max),
     offsetof(quire_engine_options, window_tokens),
     offsetof(quire_engine_options, sink_tokens),
-    offsetof(quire_engine_options, sink_tokens) + sizeof(uint32_t)};
+    offsetof(quire_engine_options, layout),
+    offsetof(quire_engine_options, placement),
+    offsetof(quire_engine_options, placement) + sizeof(quire_placement)};
 template <>
 [[gnu::visibility(
     "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_turn_options> = {
@@ -290,6 +292,9 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
     QUIRE_ASSIGN(host.eviction_batch,
                  quire::embed::ToEnum(asked.eviction_batch, "options->eviction_batch",
                                       quire::EvictionBatch::kExact));
+    QUIRE_ASSIGN(host.layout, quire::embed::ToEnum(asked.layout, "options->layout",
+                                                   quire::ArenaLayout::kBlockMajor));
+    QUIRE_ASSIGN(host.placement, quire::embed::ToPlacement(asked.placement));
     if (asked.load != nullptr) {
       const auto load = quire::serve::LoadPolicyOf(asked.load);
       if (!load) {

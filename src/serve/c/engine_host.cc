@@ -100,6 +100,8 @@ Result<CacheOptions> EngineHost::CacheOptionsOf(const HostOptions& options) cons
   const uint64_t longest = model_->config().positions_max;
   return CacheOptions{.geometry = model::GeometryOf(model_->config()),
                       .profile = std::move(profile),
+                      .layout = options.layout,
+                      .placement = options.placement,
                       .hot_bytes = options.hot_bytes,
                       .hot_bytes_max = options.hot_bytes_max,
                       .tokens_max = options.tokens_max != 0 ? options.tokens_max : longest,

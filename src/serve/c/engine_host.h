@@ -37,6 +37,8 @@ struct HostOptions {
   model::Window window{};
   std::string policy = CacheOptions{}.policy;
   EvictionBatch eviction_batch = EvictionBatch::kExact;
+  ArenaLayout layout = ArenaLayout::kBlockMajor;
+  Placement placement = Placement::kFreeList;
   LoadPolicy load = LoadPolicy::kAuto;
 };
 

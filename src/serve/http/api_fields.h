@@ -64,6 +64,13 @@ class Fields {
     return static_cast<uint32_t>(value->get<uint64_t>());
   }
 
+  ApiResult<std::optional<uint64_t>> Whole(const std::string& name) {
+    const Json* const value = Find(name);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_number_unsigned()) return Bad(name, "must be a whole number");
+    return value->get<uint64_t>();
+  }
+
   /// A field that is passed over.
   void Ignore(const std::string& name) { known_.insert(name); }
 

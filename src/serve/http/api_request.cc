@@ -420,18 +420,27 @@ ApiResult<uint64_t> ParseResizeCall(std::string_view body) {
   return bytes->get<uint64_t>();
 }
 
+ApiResult<LimitsCall> ParseLimitsCall(std::string_view body) {
+  QUIRE_ASSIGN(const Json json, ParseObject(body));
+  Fields fields(json);
+  LimitsCall call;
+  QUIRE_ASSIGN(auto tenant, fields.Text("tenant"));
+  if (!tenant) return fields.Bad("tenant", "is missing");
+  call.tenant = *std::move(tenant);
+  QUIRE_ASSIGN(const auto quota, fields.Whole("quota_bytes"));
+  QUIRE_ASSIGN(const auto floor, fields.Whole("floor_bytes"));
+  call.quota_bytes = quota.value_or(0);
+  call.floor_bytes = floor.value_or(0);
+  QUIRE_TRY(fields.NothingElse());
+  return call;
+}
+
 ApiResult<DemoteCall> ParseDemoteCall(std::string_view body) {
   QUIRE_ASSIGN(Json json, ParseObject(body));
   DemoteCall call;
   Fields fields(json);
-  const auto number = [&](const std::string& name) -> ApiResult<std::optional<uint64_t>> {
-    const Json* const value = fields.Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_number_unsigned()) return fields.Bad(name, "must be a whole number");
-    return value->get<uint64_t>();
-  };
-  QUIRE_ASSIGN(call.request, number("request"));
-  QUIRE_ASSIGN(call.session, number("session"));
+  QUIRE_ASSIGN(call.request, fields.Whole("request"));
+  QUIRE_ASSIGN(call.session, fields.Whole("session"));
   if (call.request || call.session) {
     if (call.request && call.session) return fields.Bad("session", "is beside 'request': say one");
     QUIRE_TRY(fields.NothingElse());

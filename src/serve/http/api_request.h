@@ -85,6 +85,15 @@ ApiResult<SaidSampling> ParseSessionCall(std::string_view body);
 /// The bytes of {"hot_bytes": ...}. Errors: as ParseCall
 ApiResult<uint64_t> ParseResizeCall(std::string_view body);
 
+/// A tenant's part of the budget; 0: no quota, no floor.
+struct LimitsCall {
+  std::string tenant{};
+  uint64_t quota_bytes = 0;
+  uint64_t floor_bytes = 0;
+};
+/// Errors: as ParseCall
+ApiResult<LimitsCall> ParseLimitsCall(std::string_view body);
+
 /// What is to leave memory: one of the engine's requests or sessions, or else a prompt.
 struct DemoteCall {
   std::optional<uint64_t> request{};

@@ -19,6 +19,7 @@ enum class Way : uint8_t {
   kResize,
   kErase,
   kDemote,
+  kLimits,
   kSequences,
   kMetrics,
   kTokenize,

@@ -280,6 +280,7 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kResize:
     case Way::kErase:
     case Way::kDemote:
+    case Way::kLimits:
     case Way::kSequences: return reply(Operate(request, route.way, handled.caller));
     case Way::kMetrics: return reply(MetricsText(handled.caller));
     case Way::kNone:

@@ -136,6 +136,7 @@ class Service {
   ApiResult<Reply> Operate(const HttpRequest& request, Way way, const Caller& caller);
   ApiResult<Reply> Resize(const HttpRequest& request);
   ApiResult<Reply> Erase(const HttpRequest& request);
+  ApiResult<Reply> SetLimits(const HttpRequest& request);
   ApiResult<Reply> Demote(const HttpRequest& request);
   ApiResult<Reply> DemoteHolder(const DemoteCall& call);
 

@@ -36,6 +36,7 @@ ApiResult<Reply> Service::Operate(const HttpRequest& request, Way way, const Cal
   switch (way) {
     case Way::kResize: return Resize(request);
     case Way::kDemote: return Demote(request);
+    case Way::kLimits: return SetLimits(request);
     case Way::kSequences:
       return JsonReply({{"object", "list"},
                         {"data", JsonOf(context_.engine_sequences(),
@@ -51,6 +52,20 @@ ApiResult<Reply> Service::Resize(const HttpRequest& request) {
   }
   const auto [used, limit] = context_.budget_used_of();
   return JsonReply({{"object", "cache.budget"}, {"used_bytes", used}, {"limit_bytes", limit}});
+}
+
+ApiResult<Reply> Service::SetLimits(const HttpRequest& request) {
+  QUIRE_ASSIGN(const LimitsCall call, ParseLimitsCall(request.body));
+  const auto tenant = context_.cache.FindTenant(call.tenant);
+  if (!tenant) return NotFound(fmt::format("there is no tenant {}", Echo(call.tenant)));
+  if (const auto set = context_.cache.SetLimits(*tenant, call.quota_bytes, call.floor_bytes);
+      !set) {
+    return std::unexpected(FromCacheError(set.error()));
+  }
+  return JsonReply({{"object", "cache.limits"},
+                    {"tenant", call.tenant},
+                    {"quota_bytes", call.quota_bytes},
+                    {"floor_bytes", call.floor_bytes}});
 }
 
 ApiResult<Reply> Service::Demote(const HttpRequest& request) {

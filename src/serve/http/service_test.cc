@@ -243,6 +243,24 @@ TEST_F(ServiceTest, TheOperatorAloneErasesAndResizes) {
   EXPECT_EQ(cache_->stats().hot_bytes_limit, 32u << 20);
 }
 
+TEST_F(ServiceTest, TheOperatorGivesATenantOtherLimits) {
+  Make(kKeys);
+  const std::string ops = "ops-0123456789abcdef";
+  const auto set = [&](const std::string& body, uint32_t status = 200) {
+    return AskJson(Post("/v1/cache/limits", body, ops), status);
+  };
+  AskJson(Post("/v1/cache/limits", R"({"tenant": "alice"})", "alice-0123456789abcdef"), 403);
+  set(R"({"tenant": "alice", "quota_bytes": 4000000, "floor_bytes": 1000000})");
+  const TenantStats stats = cache_->tenant_stats(cache_->FindTenant("alice").value()).value();
+  EXPECT_EQ(stats.quota_bytes, 4'000'000);
+  EXPECT_EQ(stats.floor_bytes, 1'000'000);
+  set(R"({"tenant": "alice", "quota_bytes": 10, "floor_bytes": 20})", 400);
+  set(R"({"tenant": "alice", "floor_bytes": 900000000000})", 409);
+  set(R"({"tenant": "carol"})", 404);
+  EXPECT_EQ(set(R"({"quota_bytes": 1})", 400)["error"]["param"], "tenant");
+  EXPECT_EQ(set(R"({"tenant": "alice", "quota_bytes": -1})", 400)["error"]["param"], "quota_bytes");
+}
+
 TEST_F(ServiceTest, TheOperatorSeesWhoHoldsWhat) {
   Make(kKeys);
   const std::string alice = "alice-0123456789abcdef";
