@@ -328,8 +328,8 @@ quire_code quire_cache_add_tenant(quire_cache* cache, const quire_tenant_options
 /// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT it is a domain
 quire_code quire_cache_erase_tenant(quire_cache* cache, uint32_t tenant, uint64_t* pending_slots,
                                     quire_error* error);
-/// Gives a tenant or domain another quota (0: as much as the budget) and floor while sequences live;
-/// what it has cached beyond the new quota goes.
+/// Gives a tenant or domain another quota (0: as much as the budget) and floor while sequences
+/// live; what it has cached beyond the new quota goes.
 /// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT the floor is above the quota; QUIRE_NO_SPACE the
 ///         floors do not fit the budget; QUIRE_BUSY it holds more than that: the limits stay
 quire_code quire_cache_set_limits(quire_cache* cache, uint32_t tenant, uint64_t quota_bytes,

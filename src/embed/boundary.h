@@ -59,7 +59,8 @@ Result<Enum> ToEnum(int32_t number, std::string_view name, Enum fallback = Enum{
   return static_cast<Enum>(number);
 }
 
-/// A placement, whose C constants begin with 0. Errors: kInvalidArgument no enum of eight bits has it
+/// A placement, whose C constants begin with 0.
+/// Errors: kInvalidArgument no enum of eight bits has it
 Result<Placement> ToPlacement(quire_placement placement);
 
 /// What the growth rule of quire.h needs to know of a struct: where the last field ends that its

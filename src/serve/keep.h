@@ -26,10 +26,11 @@ std::string_view KeepByName(KeepBy by);
 std::optional<KeepBy> KeepByOf(std::string_view name);
 
 /// With a share below 1 a request is private and approximate once its prompt has been read: it goes
-/// on with the first blocks, the last ones and those most worth keeping. With blocks_max it holds no
-/// more than so many blocks at any time, however long its text becomes: when they are full, it goes
-/// on with the first ones, the latest quarter and, of the others, those that got most attention so
-/// far (or that are latest), and an eighth is free again. It is private from the start then.
+/// on with the first blocks, the last ones and those most worth keeping. With blocks_max it holds
+/// no more than so many blocks at any time, however long its text becomes: when they are full, it
+/// goes on with the first ones, the latest quarter and, of the others, those that got most
+/// attention so far (or that are latest), and an eighth is free again. It is private from the start
+/// then.
 struct KeepOptions {
   double share = 1.0;       // of the prompt's whole blocks, in (0, 1]; rounded up
   uint64_t blocks_max = 0;  // at least kBlocksMaxLeast; 0: as many as there are
@@ -75,8 +76,8 @@ class KeptBlocks {
   std::optional<model::ImportanceObserver> ObservedSoFar() const { return observer_; }
   void ForgetObservedSince(std::optional<model::ImportanceObserver> before);
 
-  /// At the end of the prompt, or when blocks_max are full: a sequence of what is to be kept of this
-  /// one. After Begin it chooses what it chose before, so that an answer does not change.
+  /// At the end of the prompt, or when blocks_max are full: a sequence of what is to be kept of
+  /// this one. After Begin it chooses what it chose before, so that an answer does not change.
   ///
   /// Errors: as Sequence::Select
   Result<std::unique_ptr<Sequence>> Select(Sequence& whole, const NumericProfile& profile);

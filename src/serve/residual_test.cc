@@ -10,11 +10,6 @@
 namespace quire::serve {
 namespace {
 
-std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 /// A cache and an engine on a small random model.
 class Server {
  public:

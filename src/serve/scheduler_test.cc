@@ -9,11 +9,6 @@
 namespace quire::serve {
 namespace {
 
-std::vector<TokenId> Joined(std::vector<TokenId> a, const std::vector<TokenId>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 class SchedulerTest : public EngineTest {
  protected:
   SchedulerTest() { faults_ = &cache_faults_; }
@@ -120,7 +115,7 @@ TEST_F(SchedulerTest, APromptThatIsMostlyCachedIsAShortOne) {
   const RequestId longest = client_->Submit({.prompt = SomeTokens(2000, 1), .max_tokens = 1});
   for (int i = 0; i < 5; ++i) engine_->Tick();
   const RequestId brief =
-      client_->Submit({.prompt = Joined(known, SomeTokens(50, 3)), .max_tokens = 1});
+      client_->Submit({.prompt = Join(known, SomeTokens(50, 3)), .max_tokens = 1});
   engine_->Tick();
   client_->TakeAll();
   EXPECT_TRUE(client_->Of(brief).response.has_value());
@@ -137,7 +132,7 @@ TEST_F(SchedulerTest, APrefixIsComputedOnceForAllThatComeTogether) {
   std::vector<RequestId> ids;
   for (uint64_t i = 0; i < 64; ++i) {
     ids.push_back(
-        client_->Submit({.prompt = Joined(prefix, SomeTokens(kTail, 100 + i)), .max_tokens = 3}));
+        client_->Submit({.prompt = Join(prefix, SomeTokens(kTail, 100 + i)), .max_tokens = 3}));
   }
   engine_->Tick();
   // One reads it, and every other was looked at once and waits.
@@ -156,7 +151,7 @@ TEST_F(SchedulerTest, APrefixIsComputedOnceForAllThatComeTogether) {
   for (const RequestId id : ids) {
     EXPECT_EQ(client_->Of(id).response->reused_tokens, id == ids[0] ? 0 : kPrefix);
   }
-  const Response alone = Alone({.prompt = Joined(prefix, SomeTokens(kTail, 163)), .max_tokens = 3});
+  const Response alone = Alone({.prompt = Join(prefix, SomeTokens(kTail, 163)), .max_tokens = 3});
   EXPECT_EQ(client_->Of(ids[63]).response->logits_digest, alone.logits_digest);
 }
 
@@ -181,7 +176,7 @@ TEST_F(SchedulerTest, WhoWaitsTakesOverWhereTheOwnerStopped) {
   std::vector<RequestId> ids;
   for (uint64_t i = 0; i < 3; ++i) {
     ids.push_back(
-        client_->Submit({.prompt = Joined(prefix, SomeTokens(5, 10 + i)), .max_tokens = 2}));
+        client_->Submit({.prompt = Join(prefix, SomeTokens(5, 10 + i)), .max_tokens = 2}));
   }
   for (int i = 0; i < 3; ++i) engine_->Tick();
   EXPECT_TRUE(engine_->Cancel(ids[0]));
@@ -205,9 +200,9 @@ TEST_F(SchedulerTest, WhoWaitsTakesOverFromOneThatFails) {
     return Fail(ErrorCode::kIo, "injected");
   };
   const RequestId first =
-      client_->Submit({.prompt = Joined(prefix, SomeTokens(5, 10)), .max_tokens = 2});
+      client_->Submit({.prompt = Join(prefix, SomeTokens(5, 10)), .max_tokens = 2});
   const RequestId second =
-      client_->Submit({.prompt = Joined(prefix, SomeTokens(5, 11)), .max_tokens = 2});
+      client_->Submit({.prompt = Join(prefix, SomeTokens(5, 11)), .max_tokens = 2});
   client_->Finish();
   EXPECT_EQ(client_->Of(first).response->error.message, "injected");
   EXPECT_EQ(client_->Of(second).response->finish, Finish::kLength);

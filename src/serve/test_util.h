@@ -28,6 +28,12 @@ inline std::vector<TokenId> SomeTokens(uint64_t count, uint64_t seed) {
   return tokens;
 }
 
+/// One text after the other.
+inline std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 inline constexpr uint32_t kBlockTokens = 16;
 
 /// An engine on a small random model with room for `blocks` blocks.
