@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "quire/error.h"
+#include "quire/geometry.h"
 #include "quire/quire.h"
 
 namespace quire::embed {

@@ -87,10 +87,6 @@ class SessionRestartTest : public EngineTest {
     return client_->Of(id).response.value();
   }
 
-  static std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-  }
   static constexpr model::SamplingOptions kSampled{.temperature = 1.0f, .seed = 3};
 
   FaultyFiles files_{{}, clock_};

@@ -27,10 +27,6 @@ class SessionTest : public EngineTest {
     return RunOne({.prompt = std::move(text), .max_tokens = max_tokens, .reuse = false});
   }
 
-  static std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-  }
 
   std::optional<TestClient> client_;
 };
