@@ -127,7 +127,7 @@ class Engine:
     A model, its cache and a thread that computes. It ends when it and all that came of it have been closed; then what was published is written to the store. Threads: any.
     """
 
-    def __init__(self, model: str | os.PathLike[str], *, store: str | os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: int = 0, store_bytes: int = 8589934592, session_bytes: int = 1073741824, tokens_max: int = 0, block_tokens: int = 16, chunk_tokens: int = 512, threads: int = 0, codec: str | None = None, resident_tokens: int = 0, policy: str = 'lru', load: str = 'auto', eviction_batch: str = 'exact', window_tokens: int = 0, sink_tokens: int = 0) -> None:
+    def __init__(self, model: str | os.PathLike[str], *, store: str | os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: int = 0, store_bytes: int = 8589934592, session_bytes: int = 1073741824, tokens_max: int = 0, block_tokens: int = 16, chunk_tokens: int = 512, threads: int = 0, codec: str | None = None, resident_tokens: int = 0, policy: str = 'lru', load: str = 'auto', eviction_batch: str = 'exact', window_tokens: int = 0, sink_tokens: int = 0, layout: str = 'block_major', placement: str = 'free_list') -> None:
         """
         Loads a model of Hugging Face's form and opens the store, where blocks and sessions outlive the process.
 
@@ -136,11 +136,11 @@ class Engine:
         Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; NoSpaceError hot_bytes; BusyError another process has the store; IoError.
         """
 
-    def ask(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0, keep: float = 1.0, keep_by: str = 'observed', seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Answer:
+    def ask(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0, keep: float = 1.0, keep_blocks: int = 0, keep_by: str | None = None, seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Answer:
         """
         One prompt and its answer, in no session.
 
-        keep: with less than 1 it goes on with this share of the prompt's blocks, those that keep_by says ("observed", "accumulated", "recent"); the answer is an approximation then. prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are.
+        keep: with less than 1 it goes on with this share of the prompt's blocks, those that keep_by says ("observed", "accumulated", "recent"); keep_blocks: it never holds more than so many; the answer is an approximation then. prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are.
 
         Raises: InvalidArgumentError, UnsupportedError; what makes it fail later is raised by the answer. Threads: any.
         """

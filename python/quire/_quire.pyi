@@ -364,6 +364,12 @@ class Plan:
         """Why the first missing token is missing, for example "never_seen"."""
 
     @property
+    def differs_at(self) -> int | None:
+        """
+        Where in the prompt the first token stands that differs from what is cached behind the tokens that are alike; None: nothing that is cached goes on from there.
+        """
+
+    @property
     def missing(self) -> list[tuple[str, int]]:
         """All missing tokens in order, as (reason, tokens)."""
 
@@ -464,6 +470,11 @@ class Cache:
     def remove_tenant(self, tenant: int) -> None:
         """
         Erases what it published and takes it out. Raises: BusyError something of it is held.
+        """
+
+    def set_limits(self, tenant: int, *, quota_bytes: int = 0, floor_bytes: int = 0) -> None:
+        """
+        Another quota (0: as much as the budget) and floor while sequences live; what it has cached beyond the quota goes. Raises: NotFoundError, InvalidArgumentError, NoSpaceError the floors do not fit, BusyError it holds more; the limits stay then.
         """
 
     def erase(self, tenant: int) -> EraseReport:
