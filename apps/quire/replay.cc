@@ -24,6 +24,7 @@ struct ReplayFlags {
   uint64_t store_blocks = 0;
   uint64_t segment_blocks = ReplayOptions{}.segment_blocks;
   double hint_share = 0;
+  uint64_t hint_s = 300;
   uint64_t sessions = 0;  // to draw; 0: as many as there are
   bool curve = false;
   std::string svg = {};  // file for the curve
@@ -38,7 +39,8 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
                                      {.progress = progress,
                                       .store_blocks = flags.store_blocks,
                                       .segment_blocks = flags.segment_blocks,
-                                      .hint_share = flags.hint_share});
+                                      .hint_share = flags.hint_share,
+                                      .hint_ms_most = flags.hint_s * 1000});
   nlohmann::ordered_json run = {{"policy", policy},
                                 {"capacity_blocks", capacity},
                                 {"requests", result.requests},
@@ -51,6 +53,7 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
                                 {"blocks_per_s", result.blocks_per_second()}};
   if (flags.hint_share > 0) {
     run.update({{"hint_share", flags.hint_share},
+                {"hint_s", flags.hint_s},
                 {"hints", result.hints},
                 {"hints_clipped", result.hints_clipped}});
   }

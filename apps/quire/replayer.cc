@@ -48,19 +48,22 @@ constexpr uint64_t kFnvBasis = 0xcbf29ce484222325;  // FNV-1a, a block id at a t
 constexpr uint64_t kFnvPrime = 0x100000001b3;
 constexpr std::string_view kBelady = "belady";
 constexpr size_t kRequestsPerTurn = 64;
-constexpr uint64_t kHintMsMost = 3'600'000;
 
-// How long after each request another one goes on from its last block; 0: none within an hour.
-std::vector<uint64_t> GapsOf(const ReplayInput& input) {
+// How long after each request another one goes on from it; 0: none within `ms_most`. What fills no
+// block at a prompt's end has an id of its own, which nothing goes on from.
+std::vector<uint64_t> GapsOf(const ReplayInput& input, uint64_t ms_most) {
   const std::vector<uint64_t> next_uses = input.NextUses();
   std::vector<uint64_t> gaps;
   for (const ReplayInput::Request& request : input.requests()) {
     uint64_t gap_ms = 0;
-    if (request.blocks > 0) {
-      const uint64_t next = next_uses[request.first_block + request.blocks - 1];
-      if (next != UINT64_MAX) gap_ms = input.requests()[next].time_ms - request.time_ms + 1;
-    }
-    gaps.push_back(gap_ms <= kHintMsMost ? gap_ms : 0);
+    const uint64_t end = request.first_block + request.blocks;
+    const uint64_t first = std::max(request.first_block, end - std::min<uint64_t>(end, 2));
+    const uint64_t next = request.blocks == 0
+                              ? UINT64_MAX
+                              : *std::min_element(next_uses.begin() + static_cast<int64_t>(first),
+                                                  next_uses.begin() + static_cast<int64_t>(end));
+    if (next != UINT64_MAX) gap_ms = input.requests()[next].time_ms - request.time_ms + 1;
+    gaps.push_back(gap_ms <= ms_most ? gap_ms : 0);
   }
   return gaps;
 }
@@ -333,8 +336,9 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
   std::vector<TokenId> tokens;
   std::vector<uint64_t> keys;
   const std::vector<ReplayInput::Request>& requests = input.requests();
-  const std::vector<uint64_t> gaps =
-      options.hint_share > 0 ? GapsOf(input) : std::vector<uint64_t>(requests.size());
+  const std::vector<uint64_t> gaps = options.hint_share > 0
+                                         ? GapsOf(input, options.hint_ms_most)
+                                         : std::vector<uint64_t>(requests.size());
   for (size_t begin = 0; begin < requests.size(); begin += kRequestsPerTurn) {
     // A service has a prompt's tokens at hand: to make them is not timed.
     const std::span turn =

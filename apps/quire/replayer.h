@@ -125,10 +125,11 @@ struct ReplayOptions {
   /// are written at once, and what the store has behind a path's end in memory is a hit, too.
   uint64_t store_blocks = 0;
   uint64_t segment_blocks = 64;
-  /// Each request that another one goes on from within an hour says so when it ends, as an agent
-  /// that waits for a tool may, and is kept until then: of all that is kept so, this share of the
+  /// Each request that another one goes on from soon enough says so when it ends, as an agent that
+  /// waits for a tool may, and is kept until then: of all that is kept so, this share of the
   /// capacity at most. 0: nobody says anything.
   double hint_share = 0;
+  uint64_t hint_ms_most = 300'000;
 };
 
 /// Replays all requests within `capacity_blocks`. A hit is a block of the leading run that is
