@@ -174,10 +174,15 @@ void AddReplay(Command& program) {
                .needs = "--store-blocks"});
   command.Add({.name = "--hint-share",
                .value = &flags->hint_share,
-               .help =
-                   "Each request says how long it is until another one goes on from it (up to an "
-                   "hour), and is kept so long, within this share of the capacity: 0 to 1",
+               .help = "Each request says how long it is until another one goes on from it, and is "
+                       "kept so long, within this share of the capacity: 0 to 1",
                .check = Between<double>{0, 1}});
+  command.Add({.name = "--hint-s",
+               .value = &flags->hint_s,
+               .help = "Those that are longer than so many seconds say nothing",
+               .check = Between<uint64_t>{1, 86'400},
+               .shows_default = true,
+               .needs = "--hint-share"});
   command.Add({.name = "--resample",
                .value = &flags->resample,
                .help = "Replay sessions of the trace drawn with replacement, by this seed"});
