@@ -258,7 +258,7 @@ TEST_F(PreemptionTest, AReaderThatTakesNothingForLongCostsTheSequence) {
 TEST_F(PreemptionTest, WhoWaitsForThePrefixOfOneThatStandsStillComputesItItself) {
   Make(16, {.stall_us = 100});
   Task& owner = Run();
-  Task& waits = Add({.prompt = owner.request().prompt});
+  Task& waits = Add({.prompt = {owner.text().tokens().begin(), owner.text().tokens().end()}});
   waits.WaitFor({.what = Waits::kPrefix, .owner = owner.id(), .tokens = kBlock});
   preemption_->LookAtReaders(clock_.NowMicros());
   EXPECT_EQ(waits.wait().what, Waits::kPrefix);

@@ -52,6 +52,7 @@ class Task {
        const Clock& clock);
 
   RequestId id() const { return id_; }
+  /// But for its prompt, which text() has.
   const Request& request() const { return request_; }
   TenantId tenant() const { return session_ != nullptr ? session_->tenant : request_.tenant; }
   uint64_t submitted_us() const { return submitted_us_; }
@@ -170,7 +171,7 @@ class Task {
   void EndTurn(CancelledTurn turn, Response response);
 
   const RequestId id_;
-  const Request request_;
+  Request request_;
   const uint64_t submitted_us_;
   Session* const session_;
   Mailbox& mailbox_;

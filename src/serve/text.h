@@ -19,8 +19,11 @@ namespace quire::serve {
 /// Lifetime: the request must outlive it
 class Text {
  public:
-  explicit Text(const Request& request)
-      : request_(request), tokens_(request.prompt), prompt_tokens_(tokens_.size()) {}
+  /// Takes the prompt out of the request: it may be long.
+  explicit Text(Request& request)
+      : request_(request),
+        tokens_(std::exchange(request.prompt, {})),
+        prompt_tokens_(tokens_.size()) {}
 
   std::span<const TokenId> tokens() const { return tokens_; }
   uint64_t prompt_tokens() const { return prompt_tokens_; }

@@ -18,7 +18,7 @@ std::vector<TokenId> Fed(const Text& text, uint64_t position, uint64_t tokens_ma
 using Tokens = std::vector<TokenId>;
 
 TEST(Text, ThePromptIsFedThenEachTokenThatIsGenerated) {
-  const Request request{.prompt = {5, 6, 7}, .max_tokens = 4};
+  Request request{.prompt = {5, 6, 7}, .max_tokens = 4};
   Text text(request);
   EXPECT_EQ(text.goal(), 3u);
   EXPECT_EQ(text.tokens_at_most(), 6u);  // the last of four is never fed
@@ -37,7 +37,7 @@ TEST(Text, ThePromptIsFedThenEachTokenThatIsGenerated) {
 }
 
 TEST(Text, AStepEndsWithAPromptOfWhichPartIsKept) {
-  const Request request{.prompt = {5, 6, 7}, .keep = {.share = 0.5}};
+  Request request{.prompt = {5, 6, 7}, .keep = {.share = 0.5}};
   Text text(request);
   text.Append(9);
   EXPECT_EQ(Fed(text, 0), (Tokens{5, 6, 7}));
@@ -45,7 +45,7 @@ TEST(Text, AStepEndsWithAPromptOfWhichPartIsKept) {
 }
 
 TEST(Text, ATurnThatGeneratesNothingLeavesItsLastTokenToTheNext) {
-  const Request request{.prompt = {5, 6}, .max_tokens = 0, .session = SessionId(1)};
+  Request request{.prompt = {5, 6}, .max_tokens = 0, .session = SessionId(1)};
   Text text(request);
   text.PutBefore(Tokens{1, 2, 3});
   EXPECT_EQ(text.goal(), 4u);
@@ -53,12 +53,12 @@ TEST(Text, ATurnThatGeneratesNothingLeavesItsLastTokenToTheNext) {
   EXPECT_EQ(text.prompt_tokens(), 5u);
   EXPECT_EQ(Fed(text, 2), (Tokens{3, 5}));
   EXPECT_EQ(text.LogitsOf(2, 2), 0u);
-  const Request alone{.prompt = {5, 6}, .max_tokens = 0};
+  Request alone{.prompt = {5, 6}, .max_tokens = 0};
   EXPECT_EQ(Text(alone).goal(), 2u);
 }
 
 TEST(Text, ATurnThatIsUndoneLeavesTheTextBeforeIt) {
-  const Request request{.prompt = {5, 6}, .session = SessionId(1)};
+  Request request{.prompt = {5, 6}, .session = SessionId(1)};
   Text text(request);
   text.PutBefore(Tokens{1, 2, 3});
   text.Append(9);
@@ -68,7 +68,7 @@ TEST(Text, ATurnThatIsUndoneLeavesTheTextBeforeIt) {
 }
 
 TEST(Text, ItStopsWhereTheRestIsLoaded) {
-  const Request request{.prompt = {5, 6, 7, 8}};
+  Request request{.prompt = {5, 6, 7, 8}};
   Text text(request);
   text.StopAt(3);
   EXPECT_EQ(Fed(text, 0), (Tokens{5, 6, 7}));
@@ -80,7 +80,7 @@ TEST(Text, ItStopsWhereTheRestIsLoaded) {
 }
 
 TEST(Text, WhoAsksForAllLogitsGetsARowForEachToken) {
-  const Request request{.prompt = {5, 6, 7}, .all_logits = true};
+  Request request{.prompt = {5, 6, 7}, .all_logits = true};
   const Text text(request);
   EXPECT_EQ(text.LogitsOf(0, 2), 2u);
   EXPECT_EQ(text.LogitsOf(0, 3), 3u);
