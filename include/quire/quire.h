@@ -916,6 +916,74 @@ typedef struct quire_store_stats {
 quire_code quire_store_get_stats(const quire_store* store, quire_store_stats* stats,
                                  quire_error* error);
 
+// ---- Owners: inference and training runs on one budget ------------------------------------------
+
+/// What quire/registry.h says in C++: owners by name, whose caches pay from one budget.
+typedef struct quire_registry quire_registry;
+typedef struct quire_owner quire_owner;
+
+/// `options` are those of each owner's cache: hot_bytes is the budget over all of them. A store and
+/// codec_fallback are refused.
+/// Errors: as quire_cache_create
+quire_code quire_registry_create(const quire_cache_options* options, quire_registry** registry,
+                                 quire_error* error);
+/// It ends with its last owner's handle.
+void quire_registry_free(quire_registry* registry);
+
+/// Who an owner is, and what it chooses when it is made.
+typedef struct quire_owner_options {
+  size_t size;                        // sizeof(quire_owner_options)
+  const char* adapter;                // of a training run, which is never evicted; NULL: inference
+  uint64_t id;                        // of inference, below 2^63; of training: the run
+  uint64_t version;                   // of the adapter of a training run
+  const quire_identity* identity;     // of an inference owner; NULL: no weights are named
+  uint64_t tokens_max;                // longest; 0: the registry's
+  const uint32_t* checkpoint_layers;  // [checkpoint_count], ascending: recomputed, never cached
+  uint64_t checkpoint_count;
+  quire_codec codec;  // of K and V; 0: the registry's
+  int32_t reserved0;
+} quire_owner_options;
+
+/// The owner's cache, made if there is none. An inference owner starts with what is cached of the
+/// prompt (NULL: none); a training run starts empty and never publishes.
+/// Errors: QUIRE_INVALID_ARGUMENT it exists with other options, or these name layers that do not
+///         exist; QUIRE_NO_SPACE all that may be evicted is
+/// Lifetime: the handle may outlive the owner, which is then QUIRE_NOT_FOUND
+quire_code quire_registry_owner(quire_registry* registry, const quire_owner_options* options,
+                                const int32_t* prompt, size_t prompt_tokens, quire_owner** owner,
+                                quire_error* error);
+void quire_owner_free(quire_owner* owner);
+/// The owner's end, of a training run too; what it published stays cached. *released: whether there
+/// was one. Of `options` only the name is read.
+quire_code quire_registry_release(quire_registry* registry, const quire_owner_options* options,
+                                  int32_t* released, quire_error* error);
+/// Brings the bytes in use down to `bytes`: first what is cached and not in use, then the least
+/// recently used inference owners. Never a training run.
+quire_code quire_registry_evict_to(quire_registry* registry, uint64_t bytes, uint64_t* bytes_used,
+                                   quire_error* error);
+/// Moves the budget, up to hot_bytes_max.
+/// Errors: as quire_cache_resize
+quire_code quire_registry_resize(quire_registry* registry, uint64_t hot_bytes, quire_error* error);
+/// {"budget_bytes", "bytes_used", "owners": [{"owner", "kind", "tokens", "bytes", "last_access_us",
+/// "evictable"}]}. Text: as quire_cache_stats_json
+quire_code quire_registry_stats_json(const quire_registry* registry, char* text, size_t text_bytes,
+                                     size_t* length, quire_error* error);
+
+/// Committed tokens; 0 after the owner's end, and for NULL.
+uint64_t quire_owner_length(const quire_owner* owner);
+/// As quire_sequence_append, _commit and _gather; different threads may append to different layers
+/// at once. Layers are the model's; a checkpoint layer is QUIRE_INVALID_ARGUMENT.
+/// Errors: QUIRE_NOT_FOUND it was evicted or released
+quire_code quire_owner_append(quire_owner* owner, uint32_t layer, const quire_rows* key,
+                              const quire_rows* value, uint32_t tokens, quire_error* error);
+quire_code quire_owner_commit(quire_owner* owner, const int32_t* tokens, size_t token_count,
+                              quire_error* error);
+quire_code quire_owner_gather(const quire_owner* owner, uint32_t layer, quire_role role,
+                              uint64_t begin, uint64_t end, float* out, size_t out_values,
+                              quire_error* error);
+/// Back to zero tokens; what it alone held is free again.
+quire_code quire_owner_clear(quire_owner* owner, quire_error* error);
+
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif

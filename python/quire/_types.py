@@ -256,3 +256,22 @@ class EngineStats(TypedDict):
     engine: EngineCounters
     cache: CacheStats
     store: DiskStoreStats | None
+
+
+class OwnerStats(TypedDict):
+    """One owner in RegistryStats; kind is "inference", "request" or "training"."""
+
+    owner: str
+    kind: str
+    tokens: int
+    bytes: int
+    last_access_us: int
+    evictable: bool
+
+
+class RegistryStats(TypedDict):
+    """Of Registry.stats()."""
+
+    budget_bytes: int
+    bytes_used: int
+    owners: list[OwnerStats]

@@ -158,6 +158,7 @@ void BindStore(nb::module_& module);
 void BindSequence(nb::module_& module);
 void BindView(nb::module_& module);
 void BindAttention(nb::module_& module);
+void BindRegistry(nb::module_& module);
 
 }  // namespace quire::python
 

@@ -107,4 +107,5 @@ NB_MODULE(_quire, module) {
   quire::python::BindStore(module);
   quire::python::BindCache(module);
   quire::python::BindAttention(module);
+  quire::python::BindRegistry(module);
 }

@@ -103,6 +103,8 @@ Result<NumericProfile> ToProfile(const quire_cache_options& options) {
   return profile;
 }
 
+}  // namespace
+
 Result<CacheOptions> ToOptions(const quire_cache_options& options) {
   if (std::ranges::any_of(options.reserved, [](const void* set) { return set != nullptr; })) {
     return Fail(ErrorCode::kUnsupported, "options->reserved is set: a spill is not possible");
@@ -132,6 +134,8 @@ Result<Identity> ToIdentity(const quire_identity* caller) {
   std::memcpy(made.domain.secret.data(), identity.domain_secret, made.domain.secret.size());
   return made;
 }
+
+namespace {
 
 /// Calls `use` with the caller's request as the cache wants it.
 template <typename Use>

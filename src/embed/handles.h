@@ -4,6 +4,7 @@
 #define QUIRE_EMBED_HANDLES_H_
 
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,12 @@ struct quire_attention {
 };
 
 namespace quire::embed {
+
+/// What callers give as the cache wants it: of the options all but the store and what falls back.
+/// Errors: kInvalidArgument and kUnsupported name the field
+Result<CacheOptions> ToOptions(const quire_cache_options& options);
+Result<Identity> ToIdentity(const quire_identity* caller);
+Result<RowsView> ToRows(const quire_rows& rows, std::string_view name);
 
 /// Errors: kInvalidArgument the model has no such layer
 Result<void> CheckLayer(const quire_sequence& sequence, uint32_t layer);

@@ -19,7 +19,6 @@ using quire::embed::NotNull;
 using quire::embed::ToEnum;
 
 namespace quire::embed {
-namespace {
 
 Result<RowsView> ToRows(const quire_rows& rows, std::string_view name) {
   QUIRE_ASSIGN(const Codec dtype, ToEnum<Codec>(rows.dtype, name));
@@ -28,6 +27,8 @@ Result<RowsView> ToRows(const quire_rows& rows, std::string_view name) {
                   .token_stride = rows.token_stride,
                   .head_stride = rows.head_stride};
 }
+
+namespace {
 
 quire_stream_layout ToC(const StreamLayout& layout) {
   return {.codec = static_cast<quire_codec>(layout.codec),

@@ -5,21 +5,28 @@
 #include <algorithm>
 #include <utility>
 
-namespace quire::registry {
+namespace quire {
 
 std::string OwnerName(const Owner& owner) {
-  if (const auto* inference = std::get_if<Inference>(&owner)) {
+  if (const auto* inference = std::get_if<InferenceOwner>(&owner)) {
     const uint64_t id = inference->id;
-    if (id < Inference::kFirstRequest) return fmt::format("inference {}", id);
-    return fmt::format("request {}", id - Inference::kFirstRequest);
+    if (id < InferenceOwner::kFirstRequest) return fmt::format("inference {}", id);
+    return fmt::format("request {}", id - InferenceOwner::kFirstRequest);
   }
-  const Training& training = std::get<Training>(owner);
-  return fmt::format("training {}/{}", training.adapter, training.run);
+  const TrainingOwner& training = std::get<TrainingOwner>(owner);
+  std::string text = fmt::format("training {}/{}", training.adapter, training.run);
+  if (training.version != 0) text += fmt::format("@{}", training.version);
+  return text;
 }
 
-OwnerCache::OwnerCache(Owner owner, OwnerOptions options, std::unique_ptr<Sequence> sequence,
-                       std::vector<uint32_t> layer_numbers, FreeCapacity free_capacity,
-                       const Clock& clock)
+}  // namespace quire
+
+namespace quire::registry {
+
+OwnerCacheImpl::OwnerCacheImpl(Owner owner, OwnerOptions options,
+                               std::unique_ptr<Sequence> sequence,
+                               std::vector<uint32_t> layer_numbers, FreeCapacity free_capacity,
+                               const Clock& clock)
     : owner_(std::move(owner)),
       options_(std::move(options)),
       layer_numbers_(std::move(layer_numbers)),
@@ -30,11 +37,11 @@ OwnerCache::OwnerCache(Owner owner, OwnerOptions options, std::unique_ptr<Sequen
       room_tokens_(sequence_->stats().tokens_reserved),
       last_access_us_(clock.NowMicros()) {}
 
-std::unexpected<Error> OwnerCache::Fail(ErrorCode code, std::string_view what) const {
+std::unexpected<Error> OwnerCacheImpl::Fail(ErrorCode code, std::string_view what) const {
   return quire::Fail(code, fmt::format("{}: {}", OwnerName(owner_), what));
 }
 
-Result<void> OwnerCache::CheckAlive() const {
+Result<void> OwnerCacheImpl::CheckAlive() const {
   switch (state_.load(std::memory_order_acquire)) {
     case OwnerState::kAlive: return {};
     case OwnerState::kEvicted: return Fail(ErrorCode::kNotFound, "it was evicted");
@@ -43,13 +50,13 @@ Result<void> OwnerCache::CheckAlive() const {
   return Fail(ErrorCode::kNotFound, "it was released");
 }
 
-Result<void> OwnerCache::CheckWritable() const {
+Result<void> OwnerCacheImpl::CheckWritable() const {
   QUIRE_TRY(CheckAlive());
   if (free_capacity_) return {};
   return Fail(ErrorCode::kBusy, "an engine writes to it");
 }
 
-Result<uint32_t> OwnerCache::LayerOf(uint32_t layer) const {
+Result<uint32_t> OwnerCacheImpl::LayerOf(uint32_t layer) const {
   if (layer >= layer_numbers_.size()) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of a model with {}", layer, layer_numbers_.size()));
@@ -61,14 +68,14 @@ Result<uint32_t> OwnerCache::LayerOf(uint32_t layer) const {
   return layer_numbers_[layer];
 }
 
-void OwnerCache::Touch() const {
+void OwnerCacheImpl::Touch() const {
   const uint64_t now_us = clock_.NowMicros();
   uint64_t last_us = last_access_us_.load(std::memory_order_relaxed);
   while (last_us < now_us && !last_access_us_.compare_exchange_weak(last_us, now_us)) {
   }
 }
 
-Result<void> OwnerCache::Append(uint32_t layer, const LayerRows& rows) {
+Result<void> OwnerCacheImpl::Append(uint32_t layer, const LayerRows& rows) {
   QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
   Touch();
   while (true) {
@@ -92,7 +99,7 @@ Result<void> OwnerCache::Append(uint32_t layer, const LayerRows& rows) {
 }
 
 // Without a lock while others make room: they may be asking for room of this one.
-Result<void> OwnerCache::Grow(uint64_t tokens) {
+Result<void> OwnerCacheImpl::Grow(uint64_t tokens) {
   while (true) {
     Result<void> grown;
     {
@@ -110,14 +117,14 @@ Result<void> OwnerCache::Grow(uint64_t tokens) {
   }
 }
 
-Result<void> OwnerCache::Commit(std::span<const TokenId> tokens) {
+Result<void> OwnerCacheImpl::Commit(std::span<const TokenId> tokens) {
   Touch();
   MutexLock structure(structure_);
   QUIRE_TRY(CheckWritable());
   return sequence_->Commit(tokens);
 }
 
-Result<void> OwnerCache::Clear() {
+Result<void> OwnerCacheImpl::Clear() {
   Touch();
   MutexLock structure(structure_);
   QUIRE_TRY(CheckWritable());
@@ -126,7 +133,7 @@ Result<void> OwnerCache::Clear() {
   return {};
 }
 
-void OwnerCache::End(OwnerState how) {
+void OwnerCacheImpl::End(OwnerState how) {
   {
     MutexLock structure(structure_);
     if (state_ != OwnerState::kAlive) return;
@@ -135,7 +142,7 @@ void OwnerCache::End(OwnerState how) {
   if (free_capacity_) GiveBack();
 }
 
-void OwnerCache::GiveBack() {
+void OwnerCacheImpl::GiveBack() {
   MutexLock structure(structure_);
   sequence_->Reset();
   room_tokens_.store(0, std::memory_order_relaxed);
@@ -143,14 +150,34 @@ void OwnerCache::GiveBack() {
 
 // Readers take no lock of the owner's. If it ends meanwhile the sequence is empty, and what they
 // took before stays pinned.
-Result<void> OwnerCache::Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
-                                std::span<float> out) const {
+Result<void> OwnerCacheImpl::Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
+                                    std::span<float> out) const {
   QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
   QUIRE_TRY(CheckAlive());
   Touch();
   auto gathered = sequence_->Gather(number, role, begin, end, out);
   if (!gathered) QUIRE_TRY(CheckAlive());
   return gathered;
+}
+
+Result<BlockListView> OwnerCacheImpl::View(uint32_t layer, StreamRole role,
+                                           TokenRange range) const {
+  QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
+  QUIRE_TRY(CheckAlive());
+  Touch();
+  auto view = sequence_->View(number, role, range);
+  if (!view) QUIRE_TRY(CheckAlive());
+  return view;
+}
+
+Result<void> OwnerCacheImpl::ReadBlocks(
+    uint32_t layer, const std::function<Result<void>(const LayerBlocks&)>& read) const {
+  QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
+  Touch();
+  SharedLock structure(structure_);
+  QUIRE_TRY(CheckAlive());
+  MutexLock writer(layers_[number]);
+  return read(sequence_->Blocks(number));
 }
 
 }  // namespace quire::registry

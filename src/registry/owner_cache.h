@@ -18,93 +18,55 @@
 #include "base/mutex.h"
 #include "quire/env.h"
 #include "quire/identity.h"
+#include "quire/registry.h"
 #include "quire/sequence.h"
 
 namespace quire::registry {
 
-/// May be evicted when room is needed; publishes its blocks for others to find.
-struct Inference {
-  /// Ids from here on are those of what an engine runs (Registry::requests).
-  static constexpr uint64_t kFirstRequest = uint64_t{1} << 63;
-  uint64_t id = 0;
-  auto operator<=>(const Inference&) const = default;
-};
-
-/// Never evicted while it lives, never publishes: its weights move at every optimizer step.
-struct Training {
-  std::string adapter{};
-  uint64_t run = 0;
-  auto operator<=>(const Training&) const = default;
-};
-
-using Owner = std::variant<Inference, Training>;
-
-/// "inference 7", "request 0", "training lora/3".
-std::string OwnerName(const Owner& owner);
-
-/// What an owner chooses when it is made.
-struct OwnerOptions {
-  Identity identity{};                      // of a training run the adapter is the owner's
-  std::optional<NumericProfile> profile{};  // its codecs; none: the registry's
-  uint64_t tokens_max = 0;                  // longest; 0: the registry's
-  // Layers whose K and V are recomputed and never cached: they take no bytes. Ascending.
-  std::vector<uint32_t> checkpoint_layers{};
-
-  bool operator==(const OwnerOptions&) const = default;
-};
+// The names that the rest of the layer and its tests use.
+using quire::Owner;
+using quire::OwnerCache;
+using quire::OwnerOptions;
+using Inference = InferenceOwner;
+using Training = TrainingOwner;
 
 enum class OwnerState : uint8_t { kAlive, kEvicted, kReleased };
 
-/// Stages of a pipeline append to different layers at once; appends to one layer take turns. What
-/// changes the whole sequence (growing, Commit, Clear, its end) waits for the appends under way and
-/// holds up new ones; readers wait for neither.
-///
-/// Layers are numbered as in the model; checkpoint layers exist and hold nothing.
-///
-/// What an engine runs (Registry::requests) is an owner too, and the engine its one writer: Append,
-/// Commit and Clear are refused here, and it is not evicted.
-///
-/// Errors:   kNotFound once the owner was evicted or released: it names which; kBusy an engine
-///           writes to it
-/// Threads:  any
-/// Lifetime: the registry must outlive it
-class OwnerCache {
+/// Errors, threads, lifetime: as OwnerCache
+class OwnerCacheImpl final : public OwnerCache {
  public:
   /// Makes room at the expense of other owners; false: there is nothing to be had.
-  using FreeCapacity = std::function<bool(const OwnerCache& asking)>;
+  using FreeCapacity = std::function<bool(const OwnerCacheImpl& asking)>;
 
   /// `layer_numbers` [layers of the model]: the layer in the sequence, or kNoLayer. Without
   /// `free_capacity` an engine runs it.
-  OwnerCache(Owner owner, OwnerOptions options, std::unique_ptr<Sequence> sequence,
-             std::vector<uint32_t> layer_numbers, FreeCapacity free_capacity, const Clock& clock);
-  OwnerCache(const OwnerCache&) = delete;
-  OwnerCache& operator=(const OwnerCache&) = delete;
+  OwnerCacheImpl(Owner owner, OwnerOptions options, std::unique_ptr<Sequence> sequence,
+                 std::vector<uint32_t> layer_numbers, FreeCapacity free_capacity,
+                 const Clock& clock);
+  OwnerCacheImpl(const OwnerCacheImpl&) = delete;
+  OwnerCacheImpl& operator=(const OwnerCacheImpl&) = delete;
 
-  const Owner& owner() const { return owner_; }
-  const OwnerOptions& options() const { return options_; }
-  bool evictable() const { return free_capacity_ && std::holds_alternative<Inference>(owner_); }
-
-  /// Committed tokens; 0 after its end. Takes no lock.
-  uint64_t length() const {
+  const Owner& owner() const override { return owner_; }
+  const OwnerOptions& options() const override { return options_; }
+  bool evictable() const override {
+    return free_capacity_ && std::holds_alternative<Inference>(owner_);
+  }
+  uint64_t length() const override {
     return state_.load(std::memory_order_acquire) == OwnerState::kAlive ? sequence_->length() : 0;
   }
-  /// Of all slots it holds, shared ones included.
-  uint64_t bytes() const { return sequence_->stats().bytes; }
-  /// When it was looked up, written or read last.
-  uint64_t last_access_us() const { return last_access_us_.load(std::memory_order_relaxed); }
+  uint64_t bytes() const override { return sequence_->stats().bytes; }
+  uint64_t last_access_us() const override {
+    return last_access_us_.load(std::memory_order_relaxed);
+  }
 
-  /// Writes the next rows of one layer. Takes room from other inference owners if there is none.
-  ///
-  /// Errors: as Sequence::Append; kInvalidArgument a checkpoint layer, or past tokens_max
-  Result<void> Append(uint32_t layer, const LayerRows& rows);
-  /// Makes the next tokens visible; every layer that is cached must have been appended that far.
-  Result<void> Commit(std::span<const TokenId> tokens);
-  /// Back to zero tokens; what it alone held is free again.
-  Result<void> Clear();
-
-  /// As Sequence::Gather. Of a checkpoint layer: kInvalidArgument.
+  Result<void> Append(uint32_t layer, const LayerRows& rows) override;
+  Result<void> Commit(std::span<const TokenId> tokens) override;
+  Result<void> Clear() override;
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
-                      std::span<float> out) const;
+                      std::span<float> out) const override;
+  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override;
+  Result<void> ReadBlocks(
+      uint32_t layer, const std::function<Result<void>(const LayerBlocks&)>& read) const override;
 
   /// The owner's end: gives everything back, but for what an engine runs: that hears of it at its
   /// next call, and gives it back. What views still pin goes with them.

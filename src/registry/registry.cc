@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
@@ -20,13 +21,13 @@ Geometry Without(const Geometry& geometry, std::span<const uint32_t> left_out,
   uint32_t next = 0;
   for (uint32_t layer = 0; layer < geometry.layer_count(); ++layer) {
     const bool out = std::ranges::binary_search(left_out, layer);
-    numbers.push_back(out ? OwnerCache::kNoLayer : next++);
+    numbers.push_back(out ? OwnerCacheImpl::kNoLayer : next++);
   }
   Geometry kept;
   for (LayerGroup group : geometry.groups) {
     std::vector<uint32_t> layers;
     for (const uint32_t layer : group.layers) {
-      if (numbers[layer] != OwnerCache::kNoLayer) layers.push_back(numbers[layer]);
+      if (numbers[layer] != OwnerCacheImpl::kNoLayer) layers.push_back(numbers[layer]);
     }
     group.layers = std::move(layers);
     if (!group.layers.empty()) kept.groups.push_back(std::move(group));
@@ -36,21 +37,21 @@ Geometry Without(const Geometry& geometry, std::span<const uint32_t> left_out,
 
 }  // namespace
 
-Registry::Registry(CacheOptions options)
+RegistryImpl::RegistryImpl(CacheOptions options)
     : options_(std::move(options)), budget_(options_.hot_bytes, options_.hot_bytes_max) {}
 
-Registry::~Registry() {
+RegistryImpl::~RegistryImpl() {
   MutexLock lock(mutex_);
   for (const auto& [owner, cache] : owners_) cache->End(OwnerState::kReleased);
   owners_.clear();
 }
 
-Result<std::unique_ptr<Registry>> Registry::Create(CacheOptions options) {
+Result<std::unique_ptr<RegistryImpl>> RegistryImpl::Make(CacheOptions options) {
   if (options.clock == nullptr || options.shared_budget != nullptr) {
     return Fail(ErrorCode::kInvalidArgument, "registry options: no clock, or a shared budget");
   }
   QUIRE_TRY(options.geometry.Validate());
-  std::unique_ptr<Registry> registry(new Registry(std::move(options)));
+  std::unique_ptr<RegistryImpl> registry(new RegistryImpl(std::move(options)));
   MutexLock lock(registry->mutex_);
   // The common one, so that what cannot work shows now.
   QUIRE_ASSIGN(const Store* const common, registry->StoreFor({}));
@@ -58,7 +59,7 @@ Result<std::unique_ptr<Registry>> Registry::Create(CacheOptions options) {
   return registry;
 }
 
-Result<Registry::Store*> Registry::StoreFor(const OwnerOptions& options) {
+Result<RegistryImpl::Store*> RegistryImpl::StoreFor(const OwnerOptions& options) {
   const std::vector<uint32_t>& left_out = options.checkpoint_layers;
   const uint32_t layers = options_.geometry.layer_count();
   for (size_t i = 0; i < left_out.size(); ++i) {
@@ -89,16 +90,16 @@ Result<Registry::Store*> Registry::StoreFor(const OwnerOptions& options) {
   return stores_.emplace_back(std::make_unique<Store>(std::move(store))).get();
 }
 
-Result<std::shared_ptr<OwnerCache>> Registry::GetOrCreate(const Owner& owner,
-                                                          const OwnerOptions& options,
-                                                          std::span<const TokenId> prompt) {
+Result<std::shared_ptr<OwnerCache>> RegistryImpl::GetOrCreate(const Owner& owner,
+                                                              const OwnerOptions& options,
+                                                              std::span<const TokenId> prompt) {
   const auto* inference = std::get_if<Inference>(&owner);
   if (inference != nullptr && inference->id >= Inference::kFirstRequest) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("inference {}: ids from 2^63 on are those of requests", inference->id));
   }
   Store* store = nullptr;
-  const auto known = [&]() QUIRE_REQUIRES(mutex_) -> Result<std::shared_ptr<OwnerCache>> {
+  const auto known = [&]() QUIRE_REQUIRES(mutex_) -> Result<std::shared_ptr<OwnerCacheImpl>> {
     const auto found = owners_.find(owner);
     if (found == owners_.end()) return nullptr;
     if (found->second->options() != options) {
@@ -114,7 +115,7 @@ Result<std::shared_ptr<OwnerCache>> Registry::GetOrCreate(const Owner& owner,
     QUIRE_ASSIGN(store, StoreFor(options));
   }
   // Made without the lock: it may need room that others give up.
-  QUIRE_ASSIGN(auto made, Make(owner, options, *store, prompt));
+  QUIRE_ASSIGN(auto made, MakeOwner(owner, options, *store, prompt));
   MutexLock lock(mutex_);
   QUIRE_ASSIGN(auto found, known());
   if (found) return found;  // another thread was first; what was made ends here
@@ -123,11 +124,16 @@ Result<std::shared_ptr<OwnerCache>> Registry::GetOrCreate(const Owner& owner,
   return made;
 }
 
-Result<std::shared_ptr<OwnerCache>> Registry::Make(const Owner& owner, const OwnerOptions& options,
-                                                   Store& store, std::span<const TokenId> prompt) {
+Result<std::shared_ptr<OwnerCacheImpl>> RegistryImpl::MakeOwner(const Owner& owner,
+                                                                const OwnerOptions& options,
+                                                                Store& store,
+                                                                std::span<const TokenId> prompt) {
   const auto* training = std::get_if<Training>(&owner);
   Identity identity = options.identity;
-  if (training != nullptr) identity.adapter = training->adapter;
+  if (training != nullptr) {
+    identity.adapter = training->adapter;
+    identity.adapter_version = training->version;
+  }
   // A plan needs a token, whatever it is when nothing is looked up.
   const TokenId any = 0;
   const bool reuse = training == nullptr && !prompt.empty();
@@ -138,9 +144,11 @@ Result<std::shared_ptr<OwnerCache>> Registry::Make(const Owner& owner, const Own
     QUIRE_ASSIGN(auto plan, store.cache->Acquire(request));
     auto sequence = store.cache->Open(std::move(plan), {.publish = training == nullptr});
     if (sequence) {
-      return std::make_shared<OwnerCache>(
+      return std::make_shared<OwnerCacheImpl>(
           owner, options, *std::move(sequence), store.layer_numbers,
-          [this](const OwnerCache& asking) { return EvictUnused() || EvictLeastRecent(&asking); },
+          [this](const OwnerCacheImpl& asking) {
+            return EvictUnused() || EvictLeastRecent(&asking);
+          },
           *options_.clock);
     }
     const bool room = sequence.error().code == ErrorCode::kNoSpace &&
@@ -151,7 +159,7 @@ Result<std::shared_ptr<OwnerCache>> Registry::Make(const Owner& owner, const Own
   }
 }
 
-std::shared_ptr<OwnerCache> Registry::Find(const Owner& owner) const {
+std::shared_ptr<OwnerCache> RegistryImpl::Find(const Owner& owner) const {
   MutexLock lock(mutex_);
   const auto found = owners_.find(owner);
   if (found == owners_.end()) return nullptr;
@@ -159,14 +167,14 @@ std::shared_ptr<OwnerCache> Registry::Find(const Owner& owner) const {
   return found->second;
 }
 
-Result<Cache*> Registry::CacheOf(const OwnerOptions& options) {
+Result<Cache*> RegistryImpl::CacheOf(const OwnerOptions& options) {
   MutexLock lock(mutex_);
   QUIRE_ASSIGN(Store* const store, StoreFor(options));
   return store->cache.get();
 }
 
-bool Registry::Release(const Owner& owner) {
-  std::shared_ptr<OwnerCache> released;
+bool RegistryImpl::Release(const Owner& owner) {
+  std::shared_ptr<OwnerCacheImpl> released;
   {
     MutexLock lock(mutex_);
     const auto found = owners_.find(owner);
@@ -178,12 +186,25 @@ bool Registry::Release(const Owner& owner) {
   return true;
 }
 
-uint64_t Registry::owner_count() const {
+uint64_t RegistryImpl::owner_count() const {
   MutexLock lock(mutex_);
   return owners_.size();
 }
 
-std::vector<Cache*> Registry::Caches() const {
+std::vector<OwnerStats> RegistryImpl::Owners() const {
+  MutexLock lock(mutex_);
+  std::vector<OwnerStats> owners;
+  for (const auto& [owner, cache] : owners_) {
+    owners.push_back({.owner = owner,
+                      .tokens = cache->length(),
+                      .bytes = cache->bytes(),
+                      .last_access_us = cache->last_access_us(),
+                      .evictable = cache->evictable()});
+  }
+  return owners;
+}
+
+std::vector<Cache*> RegistryImpl::Caches() const {
   MutexLock lock(mutex_);
   std::vector<Cache*> caches;
   caches.reserve(stores_.size());
@@ -192,15 +213,15 @@ std::vector<Cache*> Registry::Caches() const {
 }
 
 // A block of every cache. False: there is none.
-bool Registry::EvictUnused() {
+bool RegistryImpl::EvictUnused() {
   uint64_t evicted = 0;
   for (Cache* const cache : Caches()) evicted += cache->Evict(1);
   return evicted > 0;
 }
 
 // Of equal times the lower owner goes. False: there is none.
-bool Registry::EvictLeastRecent(const OwnerCache* except) {
-  std::shared_ptr<OwnerCache> victim;
+bool RegistryImpl::EvictLeastRecent(const OwnerCacheImpl* except) {
+  std::shared_ptr<OwnerCacheImpl> victim;
   {
     MutexLock lock(mutex_);
     uint64_t oldest_us = UINT64_MAX;
@@ -218,7 +239,7 @@ bool Registry::EvictLeastRecent(const OwnerCache* except) {
   return true;
 }
 
-EvictReport Registry::EvictToBudget(uint64_t bytes) {
+EvictReport RegistryImpl::EvictToBudget(uint64_t bytes) {
   EvictReport report;
   while (bytes_used() > bytes) {
     if (EvictUnused()) continue;
@@ -230,7 +251,7 @@ EvictReport Registry::EvictToBudget(uint64_t bytes) {
 }
 
 // Of owners that are not evicted. At least: what slots cost besides their bytes is not counted.
-uint64_t Registry::LastingBytes() const {
+uint64_t RegistryImpl::LastingBytes() const {
   MutexLock lock(mutex_);
   uint64_t bytes = 0;
   for (const auto& [owner, cache] : owners_) {
@@ -239,7 +260,7 @@ uint64_t Registry::LastingBytes() const {
   return bytes;
 }
 
-Result<void> Registry::Resize(uint64_t bytes) {
+Result<void> RegistryImpl::Resize(uint64_t bytes) {
   MutexLock one_at_a_time(resize_mutex_);
   for (const Cache* const cache : Caches()) {
     if (bytes >= cache->block_bytes()) continue;
@@ -250,7 +271,7 @@ Result<void> Registry::Resize(uint64_t bytes) {
   return bytes < budget_bytes() ? Shrink(bytes) : Grow(bytes);
 }
 
-Result<void> Registry::Grow(uint64_t bytes) {
+Result<void> RegistryImpl::Grow(uint64_t bytes) {
   while (true) {
     const std::vector<Cache*> caches = Caches();
     for (Cache* const cache : caches) {
@@ -264,7 +285,7 @@ Result<void> Registry::Grow(uint64_t bytes) {
   }
 }
 
-Result<void> Registry::Shrink(uint64_t bytes) {
+Result<void> RegistryImpl::Shrink(uint64_t bytes) {
   const auto busy = [&](uint64_t held) {
     return Fail(ErrorCode::kBusy,
                 fmt::format("registry: training runs and requests hold {} bytes, more than a "
@@ -284,18 +305,18 @@ Result<void> Registry::Shrink(uint64_t bytes) {
   return {};
 }
 
-std::shared_ptr<OwnerCache> Registry::Adopt(std::unique_ptr<Sequence> sequence) {
+std::shared_ptr<OwnerCacheImpl> RegistryImpl::Adopt(std::unique_ptr<Sequence> sequence) {
   std::vector<uint32_t> layers(options_.geometry.layer_count());
   std::iota(layers.begin(), layers.end(), 0u);
   MutexLock lock(mutex_);
   const Owner owner = Inference{next_request_++};
-  auto made = std::make_shared<OwnerCache>(owner, OwnerOptions{}, std::move(sequence),
-                                           std::move(layers), nullptr, *options_.clock);
+  auto made = std::make_shared<OwnerCacheImpl>(owner, OwnerOptions{}, std::move(sequence),
+                                               std::move(layers), nullptr, *options_.clock);
   owners_.emplace(owner, made);
   return made;
 }
 
-void Registry::Dismiss(const std::shared_ptr<OwnerCache>& owner) {
+void RegistryImpl::Dismiss(const std::shared_ptr<OwnerCacheImpl>& owner) {
   {
     MutexLock lock(mutex_);
     owners_.erase(owner->owner());  // unless it was released by name
@@ -305,3 +326,45 @@ void Registry::Dismiss(const std::shared_ptr<OwnerCache>& owner) {
 }
 
 }  // namespace quire::registry
+
+namespace quire {
+
+namespace {
+
+nlohmann::ordered_json OwnersJson(std::span<const OwnerStats> owners) {
+  auto json = nlohmann::ordered_json::array();
+  for (const OwnerStats& each : owners) {
+    const auto* const inference = std::get_if<InferenceOwner>(&each.owner);
+    const bool is_request = inference != nullptr && inference->id >= InferenceOwner::kFirstRequest;
+    json.push_back({{"owner", OwnerName(each.owner)},
+                    {"kind", inference == nullptr ? "training"
+                             : is_request         ? "request"
+                                                  : "inference"},
+                    {"tokens", each.tokens},
+                    {"bytes", each.bytes},
+                    {"last_access_us", each.last_access_us},
+                    {"evictable", each.evictable}});
+  }
+  return json;
+}
+
+// Names that are not UTF-8 become U+FFFD.
+std::string Dump(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string ToJson(std::span<const OwnerStats> owners) { return Dump(OwnersJson(owners)); }
+
+std::string ToJson(const Registry& registry) {
+  return Dump({{"budget_bytes", registry.budget_bytes()},
+               {"bytes_used", registry.bytes_used()},
+               {"owners", OwnersJson(registry.Owners())}});
+}
+
+Result<std::unique_ptr<Registry>> Registry::Create(CacheOptions options) {
+  return registry::RegistryImpl::Make(std::move(options));
+}
+
+}  // namespace quire

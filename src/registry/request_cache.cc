@@ -12,7 +12,7 @@ class OwnedSequence final : public Sequence {
   ~OwnedSequence() override {
     if (owner_ != nullptr) cache_.EndOwner(owner_);
   }
-  void SetOwner(std::shared_ptr<OwnerCache> owner) { owner_ = std::move(owner); }
+  void SetOwner(std::shared_ptr<OwnerCacheImpl> owner) { owner_ = std::move(owner); }
 
   SequenceId id() const override { return inner_.id(); }
   uint64_t length() const override { return inner_.length(); }
@@ -56,10 +56,12 @@ class OwnedSequence final : public Sequence {
  private:
   RequestCache& cache_;
   Sequence& inner_;  // the owner's
-  std::shared_ptr<OwnerCache> owner_;
+  std::shared_ptr<OwnerCacheImpl> owner_;
 };
 
-void RequestCache::EndOwner(const std::shared_ptr<OwnerCache>& owner) { registry_.Dismiss(owner); }
+void RequestCache::EndOwner(const std::shared_ptr<OwnerCacheImpl>& owner) {
+  registry_.Dismiss(owner);
+}
 
 Result<void> RequestCache::Resize(uint64_t hot_bytes) { return registry_.Resize(hot_bytes); }
 

@@ -10,15 +10,16 @@
 
 namespace quire::registry {
 
-class OwnerCache;
-class Registry;
+class OwnerCacheImpl;
+class RegistryImpl;
 
 /// See Registry::requests. What it does not say itself, the registry's cache does.
 ///
 /// Lifetime: `inner` and `registry` must outlive it and its sequences
 class RequestCache final : public ForwardingCache {
  public:
-  RequestCache(Cache& inner, Registry& registry) : ForwardingCache(inner), registry_(registry) {}
+  RequestCache(Cache& inner, RegistryImpl& registry)
+      : ForwardingCache(inner), registry_(registry) {}
 
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return OwnerOf(inner().Open(std::move(plan), options));
@@ -28,10 +29,10 @@ class RequestCache final : public ForwardingCache {
 
   /// A sequence that is an owner until it ends, of one that was just made.
   Result<std::unique_ptr<Sequence>> OwnerOf(Result<std::unique_ptr<Sequence>> made);
-  void EndOwner(const std::shared_ptr<OwnerCache>& owner);
+  void EndOwner(const std::shared_ptr<OwnerCacheImpl>& owner);
 
  private:
-  Registry& registry_;
+  RegistryImpl& registry_;
 };
 
 }  // namespace quire::registry
