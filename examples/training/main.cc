@@ -9,8 +9,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "env/clock.h"
-#include "registry/registry.h"
+#include "quire/registry.h"
 
 using namespace quire;
 
@@ -111,7 +110,7 @@ struct Trained {
   uint64_t bytes = 0;  // held at the end of a forward pass
 };
 
-Result<Trained> Train(registry::Registry& registry, const registry::Training& name,
+Result<Trained> Train(Registry& registry, const TrainingOwner& name,
                       const std::vector<uint32_t>& checkpoint_layers) {
   QUIRE_ASSIGN(const auto owner,
                registry.GetOrCreate(name, {.checkpoint_layers = checkpoint_layers}));
@@ -165,10 +164,9 @@ Result<Trained> Train(registry::Registry& registry, const registry::Training& na
 
 Result<int> Run() {
   QUIRE_ASSIGN(const auto registry,
-               registry::Registry::Create({.geometry = Geometry::Uniform(kLayers, 1, kDim),
-                                           .profile = NumericProfile::Uniform(Codec::kF32),
-                                           .hot_bytes = 1 << 20,
-                                           .clock = &SystemClock()}));
+               Registry::Create({.geometry = Geometry::Uniform(kLayers, 1, kDim),
+                                 .profile = NumericProfile::Uniform(Codec::kF32),
+                                 .hot_bytes = 1 << 20}));
   QUIRE_ASSIGN(const Trained all, Train(*registry, {"all", 1}, {}));
   QUIRE_ASSIGN(const Trained half, Train(*registry, {"half", 1}, {1, 3}));
   std::printf("loss %.6f to %.6f in %d steps\n", all.first_loss, all.loss, kSteps);

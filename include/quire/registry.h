@@ -2,7 +2,7 @@
 // optimizer steps (LoRA on sequences longer than one pass, gradient checkpoints).
 //
 //   auto registry = quire::Registry::Create({.geometry = geometry, .profile = profile,
-//                                            .hot_bytes = 4'000'000'000, .clock = &clock});
+//                                            .hot_bytes = 4'000'000'000});
 //   auto run = (*registry)->GetOrCreate(quire::TrainingOwner{"lora-a", /*run=*/1},
 //                                       {.checkpoint_layers = {2, 5}});
 //   (*run)->Append(layer, rows);  (*run)->Commit(tokens);  (*run)->Gather(layer, role, 0, n, out);
@@ -133,9 +133,9 @@ class Registry {
  public:
   /// `options` are those of each cache: hot_bytes is the hard budget over all owners, whatever they
   /// choose, hot_bytes_max the most that Resize may raise it to, profile that of owners that name
-  /// none. A clock is needed; what `options` points to must outlive the registry.
+  /// none, clock the machine's if there is none. What `options` points to must outlive the registry.
   ///
-  /// Errors: as Cache::Create; kInvalidArgument no clock, or a shared budget: it has its own
+  /// Errors: as Cache::Create; kInvalidArgument a shared budget: it has its own
   static Result<std::unique_ptr<Registry>> Create(CacheOptions options);
   virtual ~Registry() = default;
 

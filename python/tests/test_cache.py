@@ -16,14 +16,19 @@ import quire
 PROMPT = list(range(100, 150))
 
 
+def test_a_plan_says_where_the_prompt_went_another_way(cache, identity):
+    first = compute(cache, identity, PROMPT)
+    assert cache.acquire(PROMPT, identity).differs_at is None
+    assert cache.acquire(PROMPT[:20] + [1] + PROMPT[21:], identity).differs_at == 20
+    first.close()
+
+
 def test_a_prefix_is_found_and_attention_is_that_of_numpy(cache, identity):
     first = compute(cache, identity, PROMPT)
     second_prompt = PROMPT[:40] + [7, 8, 9]
     plan = cache.acquire(np.array(second_prompt, np.int64), identity)
     assert (plan.resident_tokens, plan.missing_tokens) == (32, 11)
     assert plan.missing[0][1] > 0 and plan.reason == plan.missing[0][0]
-    assert plan.differs_at is None
-    assert cache.acquire(PROMPT[:20] + [1] + PROMPT[21:], identity).differs_at == 20
     second = cache.open(plan, reserve_tokens=64)
     assert plan.closed and second.length == len(second) == 32
     append(second, second_prompt[32:])

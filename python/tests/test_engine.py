@@ -167,7 +167,7 @@ def test_options_reach_the_engine(tmp_path):
     with Engine(MODEL, hot_bytes=4 << 20, hot_bytes_max=8 << 20, threads=1, codec="int8",
                 block_tokens=32, chunk_tokens=64, policy="quire", load="never",
                 eviction_batch="adaptive", window_tokens=64, sink_tokens=4,
-                layout="layer_major", placement="buddy") as engine:
+                layout="block_major", placement="buddy") as engine:
         assert engine.ask(TEXT * 20, max_tokens=2, stop=False).read().generated_tokens == 2
         engine.resize(8 << 20)
         assert engine.stats()["cache"]["hot_bytes_limit"] == 8 << 20

@@ -7,6 +7,7 @@
 
 #include "embed/boundary.h"
 #include "embed/handles.h"
+#include "env/clock.h"
 #include "quire/registry.h"
 
 using quire::ErrorCode;
@@ -68,7 +69,6 @@ quire_code quire_registry_create(const quire_cache_options* options, quire_regis
       return Fail(ErrorCode::kUnsupported,
                   "options: a registry has no store and falls back to none");
     }
-    made.clock = &quire::SystemClock();
     const quire::NumericProfile profile = made.profile;
     const uint64_t tokens_max = made.tokens_max;
     QUIRE_ASSIGN(auto created, quire::Registry::Create(std::move(made)));

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/sync_point.h"
+#include "env/clock.h"
 #include "registry/request_cache.h"
 
 namespace quire::registry {
@@ -47,9 +48,10 @@ RegistryImpl::~RegistryImpl() {
 }
 
 Result<std::unique_ptr<RegistryImpl>> RegistryImpl::Make(CacheOptions options) {
-  if (options.clock == nullptr || options.shared_budget != nullptr) {
-    return Fail(ErrorCode::kInvalidArgument, "registry options: no clock, or a shared budget");
+  if (options.shared_budget != nullptr) {
+    return Fail(ErrorCode::kInvalidArgument, "registry options: a shared budget: it has its own");
   }
+  if (options.clock == nullptr) options.clock = &SystemClock();
   QUIRE_TRY(options.geometry.Validate());
   std::unique_ptr<RegistryImpl> registry(new RegistryImpl(std::move(options)));
   MutexLock lock(registry->mutex_);

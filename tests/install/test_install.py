@@ -126,16 +126,29 @@ class Install(unittest.TestCase):
                 message("is ${{PACKAGE_VERSION_COMPATIBLE}}")""")
             self.assertEqual("is TRUE" in run("cmake", "-P", script), compatible, wanted)
 
+    def built(self, name):
+        """The program of examples/<name>, built by the installed CMake package."""
+        build = self.temporary / name
+        run("cmake", "-S", ROOT / "examples" / name, "-B", build,
+            f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF",
+            env=environment())
+        run("cmake", "--build", build, env=environment())
+        return build / name
+
     def test_examples_build_by_the_cmake_package(self):
         for name in ("embed", "embed_c"):
-            build = self.temporary / name
-            run("cmake", "-S", ROOT / "examples" / name, "-B", build,
-                f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF",
-                env=environment())
-            cache = (build / "CMakeCache.txt").read_text()
+            program = self.built(name)
+            cache = (program.parent / "CMakeCache.txt").read_text()
             self.assertIn(f"quire_DIR:PATH={self.prefix}", cache)
-            run("cmake", "--build", build, env=environment())
-            self.assertEqual(run(build / name, env=environment()), SAID)
+            self.assertEqual(run(program, env=environment()), SAID)
+
+    def test_checkpoint_layers_of_a_training_run_halve_the_bytes_and_change_no_bit(self):
+        said = run(self.built("training"), env=environment())
+        before, after = map(float, re.search(r"loss (\S+) to (\S+) in", said).groups())
+        self.assertLess(after, 0.9 * before)
+        every, half = map(int, re.findall(r"(\d+) bytes", said))
+        self.assertEqual(every, 2 * half)
+        self.assertIn("the same weights: yes", said)
 
     def test_examples_build_by_pkg_config_where_it_was_moved(self):
         flags = run("pkg-config", "--cflags", "--libs", "quire",
@@ -159,19 +172,15 @@ class Install(unittest.TestCase):
         return first.removeprefix("session "), rest
 
     def test_the_session_example_goes_on_after_its_end(self):
-        build = self.temporary / "session_c"
-        run("cmake", "-S", ROOT / "examples/session_c", "-B", build,
-            f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF",
-            env=environment())
-        run("cmake", "--build", build, env=environment())
+        program = self.built("session_c")
         flags = run("pkg-config", "--cflags", "--libs", "quire-engine",
                     env=environment(PKG_CONFIG_PATH=str(self.moved / "lib/pkgconfig"))).split()
         by_pc = self.temporary / "session_c.pc"
         run("gcc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "main.c", *flags, "-o",
             by_pc, cwd=ROOT / "examples/session_c", env=environment())
         # The same answers by both, though each has a store and a session of its own.
-        name, first = self.talk(build / "session_c", self.temporary / "one")
-        again, second = self.talk(build / "session_c", self.temporary / "one", name)
+        name, first = self.talk(program, self.temporary / "one")
+        again, second = self.talk(program, self.temporary / "one", name)
         self.assertEqual(again, name)
         path = {"LD_LIBRARY_PATH": str(self.moved / "lib")}
         other, same = self.talk(by_pc, self.temporary / "two", **path)

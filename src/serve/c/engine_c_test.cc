@@ -327,7 +327,7 @@ TEST_F(EngineCTest, OptionsThatAreNoneAreRefused) {
   options.load = "auto";
   options.eviction_batch = QUIRE_ADAPTIVE;
   options.layout = 9;
-  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_UNSUPPORTED);
   options.layout = QUIRE_LAYER_MAJOR;
   options.placement = -1;
   EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);

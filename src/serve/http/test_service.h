@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <variant>
 
 #include "env/clock.h"
 #include "model/model.h"
@@ -18,6 +21,20 @@
 namespace quire::serve::http {
 
 inline const std::string kModel = std::string(QUIRE_SOURCE_DIR) + "/models/tiny";
+inline const std::string kPrompt =
+    R"("It is a truth universally acknowledged, that a single man in")";
+inline constexpr std::string_view kKeys = R"(
+[[tenant]]
+name = "alice"
+keys = ["alice-0123456789abcdef"]
+[[tenant]]
+name = "bob"
+keys = ["bob-0123456789abcdef"]
+[[tenant]]
+name = "ops"
+keys = ["ops-0123456789abcdef"]
+operator = true
+)";
 
 class WithService : public testing::Test {
  protected:
@@ -80,6 +97,47 @@ class WithService : public testing::Test {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Service> service_;
+};
+
+/// The service and calls of it.
+class WithCalls : public WithService {
+ protected:
+  static HttpRequest Get(const std::string& path, const std::string& key = "") {
+    return {.method = "GET",
+            .path = path,
+            .host = "localhost:8080",
+            .authorization = key.empty() ? "" : "Bearer " + key};
+  }
+  static HttpRequest Post(const std::string& path, const std::string& body,
+                          const std::string& key = "") {
+    HttpRequest request = Get(path, key);
+    request.method = "POST";
+    request.content_type = "application/json";
+    request.body = body;
+    request.has_body = !body.empty();
+    return request;
+  }
+
+  /// The answer as one: a stream's events, or the body.
+  Reply Ask(const HttpRequest& request) {
+    Handled handled = service_->Handle(request);
+    if (auto* reply = std::get_if<Reply>(&handled.outcome)) return *reply;
+    Call& call = *std::get<std::unique_ptr<Call>>(handled.outcome);
+    std::string stream;
+    while (!call.ended()) {
+      call.Pump();
+      if (call.streams()) stream += call.TakeStream();
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    service_->NoteEnd(handled, call.Report());
+    if (call.error()) return ErrorReply(*call.error());
+    return {.body = call.streams() ? stream + call.TakeStream() : call.Body()};
+  }
+  OrderedJson AskJson(const HttpRequest& request, uint32_t status = 200) {
+    const Reply reply = Ask(request);
+    EXPECT_EQ(reply.status, status) << reply.body;
+    return OrderedJson::parse(reply.body);
+  }
 };
 
 }  // namespace quire::serve::http
