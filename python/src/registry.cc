@@ -45,7 +45,6 @@ void MakeRegistry(PyRegistry* self, uint64_t hot_bytes, uint32_t layers, uint32_
   options.hot_bytes_max = hot_bytes_max;
   options.tokens_max = tokens_max;
   options.policy = std::move(policy);
-  options.clock = &SystemClock();
   const NumericProfile profile = options.profile;
   const Stream stream = options.geometry.groups.front().streams.front();
   const GilFree free;
