@@ -12,7 +12,7 @@ import os
 from ._arrays import ReadOnlyArray
 from ._types import (
     CacheEntry, CacheStats, Codecs, DiskStoreStats, EraseReport, FreeRuns, LoadProgress,
-    SequenceStats, TenantStats,
+    RegistryStats, SequenceStats, TenantStats,
 )
 
 CODECS: dict[str, float]
@@ -588,5 +588,90 @@ class Attention:
         """
         The same for many sequences of one cache in one call: lists of equal length, `outs` are written.
         """
+
+class Owner:
+    """
+    What one owner holds. Layers are the model's, and different threads may append to different ones at once. Raises: NotFoundError it was evicted or released. Threads: any.
+    """
+
+    def append(self, layer: int, key: Any, value: Any) -> None:
+        """
+        Writes the next rows [tokens, heads, dim] of one layer, as Sequence.append. Raises: InvalidArgumentError a checkpoint layer, or past tokens_max.
+        """
+
+    def commit(self, tokens: object) -> None:
+        """Makes the next tokens visible, once each cached layer has them."""
+
+    def gather(self, layer: int, role: str, begin: int = 0, end: int | None = None) -> NDArray[numpy.float32]:
+        """
+        A copy of tokens [begin, end) of "key" or "value" as float32 [heads, tokens, dim].
+        """
+
+    def clear(self) -> None:
+        """Back to zero tokens; what it alone held is free again."""
+
+    def release(self) -> bool:
+        """
+        Its end, of a training run too; what it published stays cached. False: it had ended.
+        """
+
+    @property
+    def name(self) -> str:
+        """"inference 7", "training lora/3"."""
+
+    @property
+    def length(self) -> int:
+        """Committed tokens; 0 after its end."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all that it holds, shared blocks included."""
+
+    @property
+    def evictable(self) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class Registry:
+    """
+    Owners by name, whose caches pay from one budget: inference, which may be evicted, and training runs, which hold K and V across optimizer steps and never are. Threads: any.
+    """
+
+    def __init__(self, *, hot_bytes: int, layers: int, kv_heads: int, head_dim: int, codec: str = 'f16', block_tokens: int = 16, hot_bytes_max: int = 0, tokens_max: int = 1048576, policy: str = 'lru') -> None:
+        """
+        hot_bytes: the budget over all owners, up to hot_bytes_max later. The rest as Cache.
+        """
+
+    def inference(self, id: int, identity: Identity, prompt: object = None, *, tokens_max: int = 0, codec: str | None = None) -> Owner:
+        """
+        An inference owner, made if there is none; it starts with what is cached of the prompt. Raises: InvalidArgumentError it exists with other options; NoSpaceError.
+        """
+
+    def training(self, adapter: str, run: int, *, version: int = 0, tokens_max: int = 0, codec: str | None = None, checkpoint_layers: _Sequence[int] = []) -> Owner:
+        """
+        A training run, made if there is none: it starts empty, publishes nothing and is never evicted. checkpoint_layers, ascending, are recomputed by the caller and hold nothing. Raises: as inference.
+        """
+
+    def evict_to(self, bytes: int) -> int:
+        """
+        Brings the bytes in use down to `bytes`, as far as inference goes: first what is cached and not in use, then the least recent owners. Returns the bytes in use.
+        """
+
+    def resize(self, hot_bytes: int) -> None:
+        """
+        Moves the budget. Raises: TooLargeError, NoSpaceError, BusyError training runs hold more; it stays then.
+        """
+
+    def stats(self) -> RegistryStats:
+        """The budget, and each owner's part of it."""
+
+    def close(self) -> None:
+        """Lets go of it; it ends with its last owner object. Twice is once."""
+
+    def __enter__(self) -> Registry: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __repr__(self) -> str: ...
 
 __version__: str

@@ -74,7 +74,9 @@ def test_inference_gives_way_and_training_stays(registry):
     assert run.release() and not run.release()
     with pytest.raises(quire.NotFoundError, match="released"):
         run.append(0, rows(0, 1), rows(0, 1))
-    assert registry.evict_to(0) == 0
+    for owner in [*owners, run]:
+        owner.close()  # a handle takes a few hundred bytes, after its owner's end too
+    assert registry.stats()["bytes_used"] == 0
 
 
 def test_an_inference_owner_starts_with_what_another_published(registry):

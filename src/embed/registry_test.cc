@@ -126,7 +126,7 @@ TEST_F(RegistryCTest, AnOwnerChoosesItsCodecAndItsCheckpointLayers) {
     options.codec = static_cast<quire_codec>(codec);
     options.id = 2;
     EXPECT_EQ(quire_registry_owner(registry_.get(), &options, nullptr, 0, &made, &error_),
-              QUIRE_INVALID_ARGUMENT);
+              QUIRE_UNSUPPORTED);
   }
   options = Named("lora", 2);
   options.checkpoint_count = 1;
