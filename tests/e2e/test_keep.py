@@ -10,6 +10,7 @@ import os
 import pytest
 
 import quire_cli
+import random_model
 from test_tiny import ALL, TINY, prompt_of
 
 SAMPLE = int(os.environ.get("QUIRE_KEEP_CASES", "5"))
@@ -52,16 +53,23 @@ def test_shares_that_make_no_sense(share):
 
 
 def test_a_bound_of_blocks_holds_however_long_the_answer(tmp_path):
-    """The answer fits whole into the first budget alone; bounded, it has room in the second one."""
-    flags = ["generate", "--model", TINY, "--prompt", "It is a truth universally acknowledged",
-             "--max-tokens", 1500, "--json"]
+    """20,000 tokens with 16 blocks in a budget of 18, where the whole answer takes 1,251."""
+    case = random_model.Case("keep", layers=2, hidden=64, heads=2, kv_heads=2, head_dim=32,
+                             intermediate=128, vocab=288, rope_theta=1e6, tied=True, prompt_tokens=0,
+                             dtype="BF16", fields={"max_position_embeddings": 1 << 15})
+    model = tmp_path / "model"
+    random_model.write_model(case, 1, model)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model / name).write_bytes((TINY / name).read_bytes())
+    flags = ["generate", "--model", model, "--prompt", "It is a truth", "--max-tokens", 20_000,
+             "--json"]
     bounded = quire_cli.run(*flags, "--keep-blocks", 16)
     assert bounded.exit_code == 0, bounded.describe()
-    assert bounded.json["dropped_tokens"] > 1000
-    block_bytes = bounded.json["kv_bytes"] // -(-(bounded.json["prompt_tokens"] +
-                                                  bounded.json["generated_tokens"] - 1 -
-                                                  bounded.json["dropped_tokens"]) // 16)
-    budget = block_bytes * 20
+    assert bounded.json["generated_tokens"] == 20_000
+    assert bounded.json["dropped_tokens"] > 20_000 - 16 * 16
+    block_bytes = 16 * 2 * 2 * 2 * 32 * 2  # tokens, layers, K and V, heads, values, bytes
+    assert bounded.json["kv_bytes"] <= 16 * block_bytes
+    budget = 20 * block_bytes
     again = quire_cli.run(*flags, "--keep-blocks", 16, "--hot-bytes", budget)
     assert again.exit_code == 0, again.describe()
     assert again.json["logits_digest"] == bounded.json["logits_digest"]
