@@ -134,8 +134,7 @@ class Demo {
 
   Result<serve::Response> RunOne(const serve::Request& request,
                                  const serve::OnEvent& on_event = {}) {
-    serve::Response response =
-        std::move(serve::RunAll(runtime_.engine(), {&request, 1}, on_event)[0]);
+    serve::Response response = std::move(serve::RunAll(runtime_.engine(), {request}, on_event)[0]);
     if (response.finish == serve::Finish::kFailed) return std::unexpected(response.error);
     return response;
   }
@@ -166,7 +165,7 @@ class Demo {
     std::vector<serve::Request> requests;
     requests.reserve(sessions_.size());
     for (const Session& session : sessions_) requests.push_back(RequestOf(session, true));
-    auto responses = serve::RunAll(runtime_.engine(), requests);
+    auto responses = serve::RunAll(runtime_.engine(), std::move(requests));
     for (size_t i = 0; i < sessions_.size(); ++i) {
       if (responses[i].finish == serve::Finish::kFailed) return std::unexpected(responses[i].error);
       sessions_[i].batched = std::move(responses[i]);

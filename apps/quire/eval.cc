@@ -194,7 +194,7 @@ Result<bool> Finds(serve::Engine& engine, const model::Tokenizer& tokenizer,
   // A token is a byte of text at least.
   const serve::Request request{
       .prompt = prompt, .max_tokens = static_cast<uint32_t>(answer.size()), .keep = keep};
-  const serve::Response response = serve::RunAll(engine, {&request, 1}).front();
+  const serve::Response response = serve::RunAll(engine, {request}).front();
   if (response.finish == serve::Finish::kFailed) return std::unexpected(response.error);
   return tokenizer.Decode(response.tokens).starts_with(answer);
 }

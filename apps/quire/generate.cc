@@ -110,15 +110,14 @@ model::SamplingOptions SamplingOf(const GenerateFlags& flags,
 
 /// The prompt and `beside` others of the same length made of its tokens, it in the middle, so that
 /// its prefill and its decoding both run in company.
-std::vector<serve::Request> Batch(const serve::Request& request, uint32_t beside) {
+std::vector<serve::Request> Batch(serve::Request request, uint32_t beside) {
   std::vector<serve::Request> requests;
-  for (uint32_t i = 0; i <= beside; ++i) {
-    if (i == beside / 2) requests.push_back(request);
-    if (i == beside) break;
+  for (uint32_t i = 0; i < beside; ++i) {
     serve::Request other{.prompt = request.prompt, .max_tokens = request.max_tokens};
     std::ranges::rotate(other.prompt, other.prompt.begin() + (i + 1) % other.prompt.size());
     requests.push_back(std::move(other));
   }
+  requests.insert(requests.begin() + beside / 2, std::move(request));
   return requests;
 }
 
@@ -186,10 +185,10 @@ Result<int> Generate(const GenerateFlags& flags) {
             fmt::join(generation.ignored, ", "));
   }
   QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime));
-  QUIRE_ASSIGN(const auto prompt, PromptOf(flags, *runtime, chat));
+  QUIRE_ASSIGN(auto prompt, PromptOf(flags, *runtime, chat));
   const size_t vocab = runtime->model().config().vocab;
 
-  serve::Request request{.prompt = prompt,
+  serve::Request request{.prompt = std::move(prompt),
                          .max_tokens = flags.max_tokens,
                          .stop_tokens = StopTokens(runtime->model().config(), generation),
                          .sampling = SamplingOf(flags, generation),
@@ -219,10 +218,12 @@ Result<int> Generate(const GenerateFlags& flags) {
   serve::Response last;
   auto digests = nlohmann::ordered_json::array();
   for (uint32_t run = 0; run < flags.repeat; ++run) {
-    if (!flags.json && run + 1 == flags.repeat && runtime->tokenizer()) {
+    const bool is_last = run + 1 == flags.repeat;
+    if (!flags.json && is_last && runtime->tokenizer()) {
       stream.emplace(*runtime->tokenizer());
     }
-    auto responses = serve::RunAll(runtime->engine(), Batch(request, flags.beside), on_event);
+    auto responses = serve::RunAll(
+        runtime->engine(), Batch(is_last ? std::move(request) : request, flags.beside), on_event);
     last = std::move(responses[place]);
     if (last.finish == serve::Finish::kFailed) return std::unexpected(last.error);
     if (stream) fmt::print("{}\n", stream->Finish());

@@ -36,7 +36,7 @@ TEST(Runtime, WhatRunsIsAnInferenceOwner) {
     }
     return true;
   };
-  finish(serve::RunAll((*runtime)->engine(), {&request, 1}, on_event)[0]);
+  finish(serve::RunAll((*runtime)->engine(), {request}, on_event)[0]);
   EXPECT_EQ(seen, 3u);
   EXPECT_EQ(registry.owner_count(), 0u);
   EXPECT_GT(registry.bytes_used(), 0u) << "what it published stays";

@@ -58,9 +58,10 @@ struct OwnerOptions {
   bool operator==(const OwnerOptions&) const = default;
 };
 
-/// An owner's K and V. Stages of a pipeline append to different layers at once; appends to one layer
-/// take turns. What changes the whole sequence (growing, Commit, Clear, its end) waits for the
-/// appends and the reads of blocks under way and holds up new ones; other readers wait for neither.
+/// An owner's K and V. Stages of a pipeline append to different layers at once; appends to one
+/// layer take turns. What changes the whole sequence (growing, Commit, Clear, its end) waits for
+/// the appends and the reads of blocks under way and holds up new ones; other readers wait for
+/// neither. Its handle takes a few hundred bytes of the budget until that ends as well.
 ///
 /// Layers are numbered as in the model; checkpoint layers exist and hold nothing.
 ///
@@ -133,7 +134,7 @@ class Registry {
  public:
   /// `options` are those of each cache: hot_bytes is the hard budget over all owners, whatever they
   /// choose, hot_bytes_max the most that Resize may raise it to, profile that of owners that name
-  /// none, clock the machine's if there is none. What `options` points to must outlive the registry.
+  /// none, clock the machine's if it is null. What `options` points to must outlive the registry.
   ///
   /// Errors: as Cache::Create; kInvalidArgument a shared budget: it has its own
   static Result<std::unique_ptr<Registry>> Create(CacheOptions options);

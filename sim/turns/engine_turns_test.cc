@@ -42,7 +42,7 @@ class Answers {
     const auto cache = MakeCache(64, clock);
     const auto engine = MakeEngine(*cache, clock, {});
     for (const Request& request : requests_) {
-      alone_.push_back(serve::RunAll(*engine, {&request, 1})[0]);
+      alone_.push_back(serve::RunAll(*engine, {request})[0]);
     }
   }
 

@@ -80,7 +80,7 @@ std::optional<Response> Drain(Engine& engine, RequestId id, size_t index, const 
 
 }  // namespace
 
-std::vector<Response> RunAll(Engine& engine, std::span<const Request> requests,
+std::vector<Response> RunAll(Engine& engine, std::vector<Request> requests,
                              const OnEvent& on_event) {
   std::vector<Response> responses(requests.size());
   std::vector<std::pair<RequestId, size_t>> open;  // and their place in `requests`
@@ -96,7 +96,7 @@ std::vector<Response> RunAll(Engine& engine, std::span<const Request> requests,
         responses[next].prompt_tokens = requests[next].prompt.size();
         responses[next].error = std::move(id).error();
       }
-      ++next;
+      requests[next++] = {};
     }
     const TickReport report = engine.Tick();
     std::erase_if(open, [&](const auto& each) {

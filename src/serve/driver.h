@@ -58,7 +58,8 @@ using OnEvent = std::function<bool(size_t index, const Event& event)>;
 
 /// Submits the requests, turns the engine until all have ended, and returns their answers in their
 /// order. What Submit refuses has a Response that says so. The engine must have no other driver.
-std::vector<Response> RunAll(Engine& engine, std::span<const Request> requests,
+/// A prompt is held once from then on, by the engine: it may be long.
+std::vector<Response> RunAll(Engine& engine, std::vector<Request> requests,
                              const OnEvent& on_event = {});
 
 // For callers that wait until a session's change outlives the process.

@@ -185,7 +185,7 @@ class World {
     if (added) {
       const auto cache = MakeCache(200);
       const auto engine = MakeEngine(*cache, {});
-      place->second = RunAll(*engine, {&request, 1})[0];
+      place->second = RunAll(*engine, {request})[0];
     }
     return place->second;
   }

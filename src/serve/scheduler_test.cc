@@ -28,7 +28,7 @@ class SchedulerTest : public EngineTest {
     request.tenant = kDefaultTenant;
     request.session = SessionId::None();
     const auto engine = MakeEngine(*cache);
-    return RunAll(*engine, {&request, 1})[0];
+    return RunAll(*engine, {request})[0];
   }
 
   /// A sequence that is none of the engine's.

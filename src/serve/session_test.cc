@@ -27,7 +27,6 @@ class SessionTest : public EngineTest {
     return RunOne({.prompt = std::move(text), .max_tokens = max_tokens, .reuse = false});
   }
 
-
   std::optional<TestClient> client_;
 };
 

@@ -80,11 +80,11 @@ class EngineTest : public testing::Test {
         .value();
   }
 
-  std::vector<Response> Run(std::span<const Request> requests, const OnEvent& on_event = {}) {
-    return RunAll(*engine_, requests, on_event);
+  std::vector<Response> Run(std::vector<Request> requests, const OnEvent& on_event = {}) {
+    return RunAll(*engine_, std::move(requests), on_event);
   }
   Response RunOne(const Request& request, const OnEvent& on_event = {}) {
-    return Run({&request, 1}, on_event)[0];
+    return Run({request}, on_event)[0];
   }
 
   // To be set before Make.

@@ -35,7 +35,11 @@ class Text {
 
   /// The text of its session belongs to the prompt and stands before what is there.
   void PutBefore(std::span<const TokenId> earlier);
-  void Append(TokenId token) { tokens_.push_back(token); }
+  void Append(TokenId token) {
+    // Not twice as much: the prompt may be long.
+    if (tokens_.size() == tokens_.capacity()) tokens_.reserve(tokens_.size() * 9 / 8 + 64);
+    tokens_.push_back(token);
+  }
   /// Of a session: as it was before this request.
   void Undo() { tokens_.resize(earlier_tokens_); }
   /// Leaves nothing.

@@ -49,6 +49,9 @@ def test_the_operator_moves_what_memory_holds_to_the_store(tmp_path):
             return answer["data"]
 
         assert server.ask("/v1/completions", prompt)[0] == 200
+        end = time.monotonic() + 20
+        while sequences():  # what a request holds stays
+            assert time.monotonic() < end
         status, demoted = operate("demote", {"prompt": TEXT * 4})
         assert status == 200 and demoted["blocks"] == len(TEXT * 4) // 16, demoted
         assert server.ask("/v1/cache")[1]["index"]["blocks"] == 0

@@ -12,7 +12,7 @@ CODE = (".h", ".c", ".cc", ".cu")
 FOLDERS = ("include", "src", "apps", "bench", "examples")
 LINES_MAX = 700
 COLUMNS_MAX = 100
-PUBLIC_HEADERS_MAX = 15
+PUBLIC_HEADERS_MAX = 16
 # Layers that use the cache as everyone does: only their tests include more of it.
 PUBLIC_CACHE_ONLY = {"registry"}
 # Words that stood for things with a name in the field, and that name (docs/glossary.md).
@@ -252,7 +252,7 @@ class Planted(unittest.TestCase):
     def test_too_many_public_headers(self):
         for i in range(PUBLIC_HEADERS_MAX):
             (self.root / f"include/quire/planted{i}.h").write_text("")
-        self.assert_planting_fails("include/quire/last.h", "", "headers, at most 15")
+        self.assert_planting_fails("include/quire/last.h", "", "headers, at most 16")
 
     def test_missing_guard(self):
         self.assert_planting_fails("src/base/planted.h", "#pragma once\n",
