@@ -122,12 +122,13 @@ TEST_F(RegistryCTest, AnOwnerChoosesItsCodecAndItsCheckpointLayers) {
   ASSERT_EQ(Append(*half, 1, tokens), QUIRE_OK) << Show(error_);
   ASSERT_EQ(quire_owner_commit(half.get(), tokens.data(), tokens.size(), &error_), QUIRE_OK);
   quire_owner* made = nullptr;
-  for (const int32_t codec : {99, -1}) {
-    options.codec = static_cast<quire_codec>(codec);
-    options.id = 2;
-    EXPECT_EQ(quire_registry_owner(registry_.get(), &options, nullptr, 0, &made, &error_),
-              QUIRE_UNSUPPORTED);
-  }
+  options.id = 2;
+  options.codec = static_cast<quire_codec>(99);  // perhaps of a newer library
+  EXPECT_EQ(quire_registry_owner(registry_.get(), &options, nullptr, 0, &made, &error_),
+            QUIRE_UNSUPPORTED);
+  options.codec = static_cast<quire_codec>(-1);
+  EXPECT_EQ(quire_registry_owner(registry_.get(), &options, nullptr, 0, &made, &error_),
+            QUIRE_INVALID_ARGUMENT);
   options = Named("lora", 2);
   options.checkpoint_count = 1;
   EXPECT_EQ(quire_registry_owner(registry_.get(), &options, nullptr, 0, &made, &error_),
