@@ -443,7 +443,7 @@ TEST_F(SessionRestartTest, TextsThatIdledLongestLeaveMemoryFirst) {
   Make(64);
   std::vector<SessionId> sessions;
   for (const char* const name : {"a", "b", "c"}) sessions.push_back(OpenNew(name));
-  // Two texts fit (25 tokens each, in vectors that have doubled from 20), so that of the second
+  // Two texts fit (25 tokens each, in vectors that have grown from 20 to 36), so that of the second
   // session goes: its turn ended first.
   for (const size_t i : {1, 2, 0}) Turn(sessions[i], SomeTokens(20, 1 + i), 5);
   for (const size_t i : {0, 2, 1}) {

@@ -2,6 +2,7 @@
 #ifndef QUIRE_SERVE_TEXT_H_
 #define QUIRE_SERVE_TEXT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -37,7 +38,9 @@ class Text {
   void PutBefore(std::span<const TokenId> earlier);
   void Append(TokenId token) {
     // Not twice as much: the prompt may be long.
-    if (tokens_.size() == tokens_.capacity()) tokens_.reserve(tokens_.size() * 9 / 8 + 64);
+    if (tokens_.size() == tokens_.capacity()) {
+      tokens_.reserve(tokens_.size() + std::max<size_t>(16, tokens_.size() / 8));
+    }
     tokens_.push_back(token);
   }
   /// Of a session: as it was before this request.
