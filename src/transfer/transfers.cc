@@ -7,6 +7,7 @@
 
 #include "base/canary.h"
 #include "base/check.h"
+#include "base/sync_point.h"
 #include "env/machine.h"
 
 namespace quire::transfer {
@@ -176,7 +177,10 @@ bool Transfers::Tick(uint64_t wait_us) {
   Worker::Turned turned = TurnWorkers();
   bool worked = StartFlushes() || turned.worked;
   const bool ended = TickStore(worked || turned.copies ? 0 : wait_us);
-  if (ended) turned = TurnWorkers();
+  if (ended) {
+    AtSyncPoint("transfers: something has ended");
+    turned = TurnWorkers();
+  }
   worked = worked || ended || turned.worked;
   if (worked || wait_us == 0 || !turned.copies) return worked;
   Walk walk(*this);
@@ -481,7 +485,11 @@ StoreOutcome Transfers::FlushAll(uint64_t timeout_us) {
                      Request{.ends = &ends, .begin = FlushStore, .at_end = std::move(at_end)});
     ++flushes_waiting_;
   };
-  return Ask(flush, timeout_us);
+  const StoreOutcome outcome = Ask(flush, timeout_us);
+  // The thread may not have come to them yet.
+  Walk walk(*this);
+  while (Worker* const worker = walk.Next()) worker->TakeEnds();
+  return outcome;
 }
 
 // What was to be written before the flush has been given to the store when nothing waits any more.

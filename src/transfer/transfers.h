@@ -77,6 +77,8 @@ class Worker {
   virtual bool reads() const { return false; }
   /// It has writes that it did not give yet.
   virtual bool HasWaiting() = 0;
+  /// Takes the ends of its writes, and gives nothing. Threads: as Turn
+  virtual void TakeEnds() {}
   /// Waits for a device that it copies to; there is nothing else to do. False: for none.
   virtual bool AwaitCopies() { return false; }
 };
@@ -168,7 +170,8 @@ class Transfers {
 
   // Requests that the caller waits for.
 
-  /// Flush, once no worker has anything that waits to be written. kDeadline: not in this time.
+  /// Flush, once no worker has anything that waits to be written; workers have taken the ends of
+  /// what was written when it returns. kDeadline: not in this time.
   tier::StoreOutcome FlushAll(uint64_t timeout_us = UINT64_MAX);
   /// Forgets everything of a publisher, for good.
   tier::StoreOutcome Erase(const tier::PublisherId& publisher);

@@ -7,9 +7,11 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/sync_point.h"
 #include "cache/below/store_state.h"
 #include "cache/below/test_memory_store.h"
 #include "cache/test_util.h"
@@ -215,6 +217,23 @@ TEST(StoreOptions, MemoryIsPinnedOrTheStatisticsSayNot) {
     pinned.empty = empty;
     const auto store = Must(DiskStore::Open({.warm_bytes = 1 << 20, .host_allocator = &pinned}));
     EXPECT_EQ(store->stats().warm_pinned_bytes, empty ? 0u : 1u << 20);
+  }
+}
+
+// The thread is slow to say what ended: who waits for a flush must not be ahead of it.
+TEST_P(StoreThreadsTest, WhatAFlushMadeDurableIsKnownToBe) {
+  const SyncPointHandler handler([](std::string_view name) {
+    if (name != "transfers: something has ended") return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  });
+  const auto store = Open();
+  CacheOptions more;
+  more.store = store.get();
+  TestCache test(40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);
+  for (uint64_t round = 0; round < 10; ++round) {
+    const std::vector<TokenId> prompt = SomeTokens(5 * kBlock, round);
+    test.Run(prompt).reset();
+    EXPECT_EQ(Must(test.cache->Demote({.identity = &test.identity, .tokens = prompt})), 5);
   }
 }
 

@@ -64,6 +64,10 @@ class StreamWrites final : private transfer::Worker {
 
   Turned Turn() override;
   bool HasWaiting() override { return FirstWaiting() != nullptr; }
+  void TakeEnds() override {
+    MutexLock turn(turn_mutex_);
+    ends_.Run();
+  }
 
   std::shared_ptr<Block> FirstWaiting() const;
   void Give(const std::shared_ptr<Block>& block) QUIRE_REQUIRES(turn_mutex_);

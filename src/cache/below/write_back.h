@@ -81,6 +81,10 @@ class WriteBack final : private transfer::Worker {
 
   Turned Turn() override;
   bool HasWaiting() override { return backlog().queued > 0; }
+  void TakeEnds() override {
+    MutexLock lock(mutex_);
+    ends_.Run();
+  }
 
   Backlog backlog() const;
   void TouchUsed() QUIRE_REQUIRES(mutex_);
