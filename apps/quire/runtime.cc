@@ -266,7 +266,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
     QUIRE_ASSIGN(runtime->identity_.domain.secret, runtime->store_->Secret());
     options.store = runtime->store_.get();
   }
-  QUIRE_ASSIGN(runtime->registry_, registry::Registry::Create(std::move(options)));
+  QUIRE_ASSIGN(runtime->registry_, Registry::Create(std::move(options)));
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   runtime->executor_ = MakeThreadPool(flags.threads != 0 ? flags.threads : cores);
   runtime->identity_.weights = runtime->model_->fingerprint();

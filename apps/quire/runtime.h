@@ -90,7 +90,7 @@ class Runtime {
   /// Absent when the directory has no tokenizer.json.
   const std::optional<model::Tokenizer>& tokenizer() const { return tokenizer_; }
   const NumericProfile& profile() const { return registry_->requests().options().profile; }
-  registry::Registry& registry() { return *registry_; }
+  Registry& registry() { return *registry_; }
   /// Whatever it opens is an inference owner of the registry.
   Cache& cache() { return registry_->requests(); }
   serve::Engine& engine() { return *engine_; }
@@ -113,7 +113,7 @@ class Runtime {
   std::unique_ptr<AttentionBackend> attention_;
   Identity identity_{};
   std::unique_ptr<DiskStore> store_;  // null: none
-  std::unique_ptr<registry::Registry> registry_;
+  std::unique_ptr<Registry> registry_;
   std::unique_ptr<Files> session_files_;
   std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;

@@ -16,7 +16,7 @@ TEST(Runtime, WhatRunsIsAnInferenceOwner) {
   flags.threads = 1;
   const auto runtime = Runtime::Load(flags);
   ASSERT_TRUE(runtime.has_value()) << runtime.error().message;
-  registry::Registry& registry = (*runtime)->registry();
+  Registry& registry = (*runtime)->registry();
   EXPECT_EQ(registry.owner_count(), 0u);
 
   std::vector<TokenId> prompt(40);
@@ -31,7 +31,7 @@ TEST(Runtime, WhatRunsIsAnInferenceOwner) {
     if (std::holds_alternative<serve::NewToken>(event)) ++seen;
     if (seen > 0 && seen < 3) {
       EXPECT_EQ(registry.owner_count(), 1u);
-      const auto owner = registry.Find(registry::Inference{registry::Inference::kFirstRequest});
+      const auto owner = registry.Find(InferenceOwner{InferenceOwner::kFirstRequest});
       EXPECT_TRUE(owner != nullptr && owner->length() >= prompt.size());
     }
     return true;

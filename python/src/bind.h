@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -150,6 +151,29 @@ nb::ndarray<Options..., float> NewArray(std::vector<size_t> shape, float** data)
   *data = new float[values];
   nb::capsule owner(*data, [](void* made) noexcept { delete[] static_cast<float*>(made); });
   return {*data, shape.size(), shape.data(), owner};
+}
+
+/// Tokens [begin, end) of a stream, `length` without an end, as float32 [heads, tokens, dim]:
+/// `gather(begin, end, values)` fills them while the GIL is free.
+///
+/// Errors: kInvalidArgument there are only `length`; those of `gather`
+template <typename Gather>
+nb::ndarray<nb::numpy, float> GatherTokens(const Stream& stream, uint64_t begin,
+                                           std::optional<uint64_t> end, uint64_t length,
+                                           const Gather& gather) {
+  const uint64_t last = end.value_or(length);
+  if (begin > last || last > length) {
+    Raise(ErrorCode::kInvalidArgument, "tokens [" + std::to_string(begin) + ", " +
+                                           std::to_string(last) + ") of " + std::to_string(length) +
+                                           " that are written");
+  }
+  float* data = nullptr;
+  auto out =
+      NewArray<nb::numpy>({stream.heads, static_cast<size_t>(last - begin), stream.dim}, &data);
+  const std::span<float> values(data, uint64_t{stream.heads} * (last - begin) * stream.dim);
+  const GilFree free;
+  Value(gather(begin, last, values));
+  return out;
 }
 
 void BindErrors(nb::module_& module);

@@ -110,20 +110,10 @@ nb::ndarray<nb::numpy, float> Gather(const PyOwner& self, uint32_t layer, std::s
                                      uint64_t begin, std::optional<uint64_t> end) {
   const auto state = self.get();
   const StreamRole of = ToRole(role);
-  const uint64_t length = state->owner->length();
-  const uint64_t last = end.value_or(length);
-  if (begin > last || last > length) {
-    Raise(ErrorCode::kInvalidArgument, "tokens [" + std::to_string(begin) + ", " +
-                                           std::to_string(last) + ") of " + std::to_string(length));
-  }
-  const Stream& stream = state->of->stream;
-  float* data = nullptr;
-  auto out =
-      NewArray<nb::numpy>({stream.heads, static_cast<size_t>(last - begin), stream.dim}, &data);
-  const std::span<float> values(data, uint64_t{stream.heads} * (last - begin) * stream.dim);
-  const GilFree free;
-  Value(state->owner->Gather(layer, of, begin, last, values));
-  return out;
+  return GatherTokens(state->of->stream, begin, end, state->owner->length(),
+                      [&](uint64_t first, uint64_t last, std::span<float> values) {
+                        return state->owner->Gather(layer, of, first, last, values);
+                      });
 }
 
 void BindOwner(nb::module_& module) {

@@ -61,20 +61,10 @@ nb::ndarray<nb::numpy, float> Gather(const PySequence& self, uint32_t layer, std
   const std::shared_ptr<SequenceState> state = self.get();
   const StreamRole stream_role = ToRole(role);
   const Stream& stream = StreamOf(*state->cache, layer, stream_role);
-  const uint64_t written = state->sequence->cursor(layer);
-  const uint64_t last = end.value_or(written);
-  if (begin > last || last > written) {
-    Raise(ErrorCode::kInvalidArgument, "tokens [" + std::to_string(begin) + ", " +
-                                           std::to_string(last) + ") of " +
-                                           std::to_string(written) + " that are written");
-  }
-  float* data = nullptr;
-  auto out =
-      NewArray<nb::numpy>({stream.heads, static_cast<size_t>(last - begin), stream.dim}, &data);
-  const std::span<float> values(data, uint64_t{stream.heads} * (last - begin) * stream.dim);
-  const GilFree free;
-  Value(state->sequence->Gather(layer, stream_role, begin, last, values));
-  return out;
+  return GatherTokens(stream, begin, end, state->sequence->cursor(layer),
+                      [&](uint64_t first, uint64_t last, std::span<float> values) {
+                        return state->sequence->Gather(layer, stream_role, first, last, values);
+                      });
 }
 
 std::shared_ptr<PyView> View(const PySequence& self, uint32_t layer, std::string_view role,

@@ -17,9 +17,6 @@ namespace {
 
 using cache::Must;
 using cache::SomeTokens;
-using registry::Owner;
-using registry::OwnerCache;
-using registry::Registry;
 
 constexpr uint64_t kOwners = 5;  // of them the first is a training run
 constexpr uint64_t kTokensMax = 5 * kBlock;
@@ -56,8 +53,8 @@ class Owners {
 
  private:
   static Owner OwnerOf(uint64_t id) {
-    if (id == 0) return registry::Training{"lora", id};
-    return registry::Inference{id};
+    if (id == 0) return TrainingOwner{"lora", id};
+    return InferenceOwner{id};
   }
   std::vector<TokenId> Script(uint64_t id) const { return SomeTokens(kTokensMax, id % 3); }
 

@@ -23,13 +23,6 @@
 
 namespace quire::registry {
 
-// The names that the rest of the layer and its tests use.
-using quire::Owner;
-using quire::OwnerCache;
-using quire::OwnerOptions;
-using Inference = InferenceOwner;
-using Training = TrainingOwner;
-
 enum class OwnerState : uint8_t { kAlive, kEvicted, kReleased };
 
 /// Errors, threads, lifetime: as OwnerCache
@@ -49,7 +42,7 @@ class OwnerCacheImpl final : public OwnerCache {
   const Owner& owner() const override { return owner_; }
   const OwnerOptions& options() const override { return options_; }
   bool evictable() const override {
-    return free_capacity_ && std::holds_alternative<Inference>(owner_);
+    return free_capacity_ && std::holds_alternative<InferenceOwner>(owner_);
   }
   uint64_t length() const override {
     return state_.load(std::memory_order_acquire) == OwnerState::kAlive ? sequence_->length() : 0;

@@ -95,8 +95,8 @@ Result<RegistryImpl::Store*> RegistryImpl::StoreFor(const OwnerOptions& options)
 Result<std::shared_ptr<OwnerCache>> RegistryImpl::GetOrCreate(const Owner& owner,
                                                               const OwnerOptions& options,
                                                               std::span<const TokenId> prompt) {
-  const auto* inference = std::get_if<Inference>(&owner);
-  if (inference != nullptr && inference->id >= Inference::kFirstRequest) {
+  const auto* inference = std::get_if<InferenceOwner>(&owner);
+  if (inference != nullptr && inference->id >= InferenceOwner::kFirstRequest) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("inference {}: ids from 2^63 on are those of requests", inference->id));
   }
@@ -130,7 +130,7 @@ Result<std::shared_ptr<OwnerCacheImpl>> RegistryImpl::MakeOwner(const Owner& own
                                                                 const OwnerOptions& options,
                                                                 Store& store,
                                                                 std::span<const TokenId> prompt) {
-  const auto* training = std::get_if<Training>(&owner);
+  const auto* training = std::get_if<TrainingOwner>(&owner);
   Identity identity = options.identity;
   if (training != nullptr) {
     identity.adapter = training->adapter;
@@ -311,7 +311,7 @@ std::shared_ptr<OwnerCacheImpl> RegistryImpl::Adopt(std::unique_ptr<Sequence> se
   std::vector<uint32_t> layers(options_.geometry.layer_count());
   std::iota(layers.begin(), layers.end(), 0u);
   MutexLock lock(mutex_);
-  const Owner owner = Inference{next_request_++};
+  const Owner owner = InferenceOwner{next_request_++};
   auto made = std::make_shared<OwnerCacheImpl>(owner, OwnerOptions{}, std::move(sequence),
                                                std::move(layers), nullptr, *options_.clock);
   owners_.emplace(owner, made);

@@ -15,9 +15,6 @@
 
 namespace quire::registry {
 
-using quire::EvictReport;
-using quire::Registry;
-
 /// Threads, lifetime: as Registry
 class RegistryImpl final : public Registry {
  public:
@@ -71,7 +68,7 @@ class RegistryImpl final : public Registry {
   std::vector<std::unique_ptr<Store>> stores_ QUIRE_GUARDED_BY(mutex_);
   std::unique_ptr<Cache> requests_;  // set once, by Create
   mutable Mutex mutex_{LockRank::kRegistry};
-  uint64_t next_request_ QUIRE_GUARDED_BY(mutex_) = Inference::kFirstRequest;
+  uint64_t next_request_ QUIRE_GUARDED_BY(mutex_) = InferenceOwner::kFirstRequest;
   std::map<Owner, std::shared_ptr<OwnerCacheImpl>> owners_ QUIRE_GUARDED_BY(mutex_);
 };
 

@@ -89,11 +89,11 @@ struct World {
 
 TEST(Registry, GetsOrCreatesReleasesAndClears) {
   World world(40);
-  const auto first = world.Get(Inference{7});
+  const auto first = world.Get(InferenceOwner{7});
   world.clock.Advance(5);
-  EXPECT_EQ(world.Get(Inference{7}), first);
-  EXPECT_EQ(world.registry->Find(Inference{8}), nullptr);
-  EXPECT_NE(world.Get(Training{"lora", 7}), first);
+  EXPECT_EQ(world.Get(InferenceOwner{7}), first);
+  EXPECT_EQ(world.registry->Find(InferenceOwner{8}), nullptr);
+  EXPECT_NE(world.Get(TrainingOwner{"lora", 7}), first);
   EXPECT_EQ(world.registry->owner_count(), 2u);
 
   const auto history = SomeTokens(3 * kBlock + 2, 1);
@@ -104,23 +104,23 @@ TEST(Registry, GetsOrCreatesReleasesAndClears) {
   Must(world.Feed(*first, history));
   world.ExpectHolds(*first, history);
 
-  EXPECT_TRUE(world.registry->Release(Inference{7}));
-  EXPECT_FALSE(world.registry->Release(Inference{7}));
-  EXPECT_EQ(world.registry->Find(Inference{7}), nullptr);
+  EXPECT_TRUE(world.registry->Release(InferenceOwner{7}));
+  EXPECT_FALSE(world.registry->Release(InferenceOwner{7}));
+  EXPECT_EQ(world.registry->Find(InferenceOwner{7}), nullptr);
   const auto late = first->Commit({});
   EXPECT_EQ(late.error().code, ErrorCode::kNotFound);
   EXPECT_EQ(late.error().message, "inference 7: it was released");
   EXPECT_EQ(first->Clear().error().code, ErrorCode::kNotFound);
 
   const OwnerOptions other{.identity = SomeIdentity(), .tokens_max = 99};
-  const auto differs = world.registry->GetOrCreate(Training{"lora", 7}, other);
+  const auto differs = world.registry->GetOrCreate(TrainingOwner{"lora", 7}, other);
   EXPECT_EQ(differs.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(differs.error().message, HasSubstr("training lora/7 exists"));
 }
 
 TEST(Registry, ItKnowsItsBytesAndWhenItWasUsed) {
   World world(40);
-  const auto owner = world.Get(Inference{1});
+  const auto owner = world.Get(InferenceOwner{1});
   EXPECT_EQ(owner->last_access_us(), 1000u);
   const uint64_t before = owner->bytes();
   world.clock.Advance(50);
@@ -134,14 +134,14 @@ TEST(Registry, InferencePublishesAndTrainingNever) {
   const auto prompt = SomeTokens(4 * kBlock + 1, 1);
   OwnerOptions options{.identity = SomeIdentity()};
   options.identity.adapter = "lora";
-  const auto run = world.Get(Training{"lora", 1}, options);
+  const auto run = world.Get(TrainingOwner{"lora", 1}, options);
   Must(world.Feed(*run, prompt));
-  EXPECT_EQ(world.Get(Inference{1}, options, prompt)->length(), 0u) << "nothing of the run's";
-  Must(world.Feed(*world.Get(Inference{2}, options, prompt), prompt));
-  EXPECT_EQ(world.Get(Inference{3}, options, prompt)->length(), 4u * kBlock);
-  EXPECT_EQ(world.Get(Training{"lora", 2}, options, prompt)->length(), 0u);
+  EXPECT_EQ(world.Get(InferenceOwner{1}, options, prompt)->length(), 0u) << "nothing of the run's";
+  Must(world.Feed(*world.Get(InferenceOwner{2}, options, prompt), prompt));
+  EXPECT_EQ(world.Get(InferenceOwner{3}, options, prompt)->length(), 4u * kBlock);
+  EXPECT_EQ(world.Get(TrainingOwner{"lora", 2}, options, prompt)->length(), 0u);
   options.identity.adapter_version = 2;
-  EXPECT_EQ(world.Get(Inference{4}, options, prompt)->length(), 0u);
+  EXPECT_EQ(world.Get(InferenceOwner{4}, options, prompt)->length(), 0u);
   world.ExpectHolds(*run, prompt);
 }
 
@@ -150,14 +150,14 @@ TEST(Registry, TrainingRunsSurviveAThousandInferenceOwners) {
   std::vector<std::shared_ptr<OwnerCache>> runs;
   std::vector<std::vector<TokenId>> histories;
   for (uint64_t i = 0; i < 4; ++i) {
-    runs.push_back(world.Get(Training{"lora", i}));
+    runs.push_back(world.Get(TrainingOwner{"lora", i}));
     histories.push_back(SomeTokens(5 * kBlock + 3, i));
     Must(world.Feed(*runs.back(), histories.back()));
   }
   for (uint64_t id = 0; id < 1000; ++id) {
     world.clock.Advance(1);
     const auto prompt = SomeTokens(3 * kBlock + 5, 100 + id);
-    Must(world.Feed(*world.Get(Inference{id}, {}, prompt), prompt));
+    Must(world.Feed(*world.Get(InferenceOwner{id}, {}, prompt), prompt));
     ASSERT_LE(world.registry->bytes_used(), world.registry->budget_bytes());
     if (id % 100 == 99) {
       const EvictReport report = world.registry->EvictToBudget(60 * world.charge_bytes);
@@ -168,7 +168,7 @@ TEST(Registry, TrainingRunsSurviveAThousandInferenceOwners) {
   EXPECT_EQ(all.bytes_used / world.charge_bytes, 4u * 6) << "what is left is training's";
   EXPECT_EQ(world.registry->owner_count(), 4u);
   for (uint64_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(world.registry->Find(Training{"lora", i}), runs[i]);
+    EXPECT_EQ(world.registry->Find(TrainingOwner{"lora", i}), runs[i]);
     world.ExpectHolds(*runs[i], histories[i]);
   }
 }
@@ -178,34 +178,34 @@ TEST(Registry, TheLeastRecentlyUsedInferenceGoesFirst) {
   std::vector<std::shared_ptr<OwnerCache>> owners;
   for (uint64_t id = 0; id < 4; ++id) {
     world.clock.Advance(1);
-    owners.push_back(world.Get(Inference{id}));
+    owners.push_back(world.Get(InferenceOwner{id}));
     Must(world.Feed(*owners.back(), SomeTokens(2 * kBlock, id)));
   }
   world.clock.Advance(1);
-  world.registry->Find(Inference{0});
+  world.registry->Find(InferenceOwner{0});
   const EvictReport report =
       world.registry->EvictToBudget(world.registry->bytes_used() - 3 * world.charge_bytes);
   EXPECT_EQ(report.owners_evicted, 2u);
   EXPECT_EQ(owners[1]->Commit({}).error().message, "inference 1: it was evicted");
   EXPECT_EQ(owners[2]->length(), 0u);
-  EXPECT_NE(world.registry->Find(Inference{0}), nullptr);
-  EXPECT_NE(world.registry->Find(Inference{3}), nullptr);
+  EXPECT_NE(world.registry->Find(InferenceOwner{0}), nullptr);
+  EXPECT_NE(world.registry->Find(InferenceOwner{3}), nullptr);
 }
 
 // The clock says the same of all, so something else must decide, and always alike.
 TEST(Registry, OfEqualTimesTheLowerOwnerGoes) {
   World world(40);
   for (const uint64_t id : {5u, 3u, 4u}) {
-    Must(world.Feed(*world.Get(Inference{id}), SomeTokens(2 * kBlock, id)));
+    Must(world.Feed(*world.Get(InferenceOwner{id}), SomeTokens(2 * kBlock, id)));
   }
   const uint64_t before = world.registry->bytes_used();
   EXPECT_EQ(world.registry->EvictToBudget(before).owners_evicted, 0u) << "it is there already";
   EXPECT_EQ(world.registry->bytes_used(), before);
   EXPECT_EQ(world.registry->EvictToBudget(before - world.charge_bytes).owners_evicted, 1u);
-  EXPECT_EQ(world.registry->Find(Inference{3}), nullptr);
+  EXPECT_EQ(world.registry->Find(InferenceOwner{3}), nullptr);
   world.registry->EvictToBudget(before - 3 * world.charge_bytes);
-  EXPECT_EQ(world.registry->Find(Inference{4}), nullptr);
-  EXPECT_NE(world.registry->Find(Inference{5}), nullptr);
+  EXPECT_EQ(world.registry->Find(InferenceOwner{4}), nullptr);
+  EXPECT_NE(world.registry->Find(InferenceOwner{5}), nullptr);
 }
 
 TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
@@ -218,11 +218,12 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
                                           .clock = &world.clock}));
   Registry& registry = *world.registry;
   const auto lasting = SomeTokens(4 * kBlock, 1);
-  const std::array runs = {world.Get(Training{"lora", 1}), world.Get(Training{"lora", 2})};
+  const std::array runs = {world.Get(TrainingOwner{"lora", 1}),
+                           world.Get(TrainingOwner{"lora", 2})};
   for (const auto& run : runs) Must(world.Feed(*run, lasting));
   for (uint64_t i = 0; i < 4; ++i) {
     world.clock.Advance(1);
-    Must(world.Feed(*world.Get(Inference{i}), SomeTokens(3 * kBlock, 10 + i)));
+    Must(world.Feed(*world.Get(InferenceOwner{i}), SomeTokens(3 * kBlock, 10 + i)));
   }
   EXPECT_EQ(world.SlotsUsed(), 20u);
 
@@ -239,12 +240,12 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   EXPECT_EQ(registry.budget_bytes(), world.BytesFor(11));
   EXPECT_EQ(world.SlotsUsed(), 11u);
   EXPECT_EQ(registry.owner_count(), 3u) << "the least recent went";
-  EXPECT_NE(registry.Find(Inference{3}), nullptr);
+  EXPECT_NE(registry.Find(InferenceOwner{3}), nullptr);
   for (const auto& run : runs) world.ExpectHolds(*run, lasting);
   // The next one's room is made by the last inference owner; then nothing is left to go.
   const auto longer = Join(lasting, SomeTokens(3 * kBlock, 2));
   Must(world.Feed(*runs[0], longer));
-  EXPECT_EQ(registry.Find(Inference{3}), nullptr);
+  EXPECT_EQ(registry.Find(InferenceOwner{3}), nullptr);
   const auto full = world.Feed(*runs[1], longer);
   EXPECT_EQ(full.error().code, ErrorCode::kNoSpace);
   EXPECT_LE(registry.bytes_used(), world.BytesFor(11));
@@ -254,7 +255,7 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
     Must(world.Feed(*run, longer));
     world.ExpectHolds(*run, longer);
   }
-  Must(world.Feed(*world.Get(Inference{9}), SomeTokens(26 * kBlock, 3)));
+  Must(world.Feed(*world.Get(InferenceOwner{9}), SomeTokens(26 * kBlock, 3)));
   EXPECT_EQ(world.SlotsUsed(), 40u);
 }
 
@@ -282,14 +283,14 @@ TEST(Registry, WhoComesSecondGetsTheOwnerThatIsThere) {
                                                .clock = &clock}));
   const OwnerOptions options{.identity = SomeIdentity()};
   const uint64_t before = clock.readings;
-  Must(registry->GetOrCreate(Inference{1}, options));
+  Must(registry->GetOrCreate(InferenceOwner{1}, options));
   clock.hooked_reading = clock.readings + (clock.readings - before) - 2;
   std::shared_ptr<OwnerCache> first;
-  clock.hook = [&] { first = Must(registry->GetOrCreate(Inference{2}, options)); };
-  const auto second = Must(registry->GetOrCreate(Inference{2}, options));
+  clock.hook = [&] { first = Must(registry->GetOrCreate(InferenceOwner{2}, options)); };
+  const auto second = Must(registry->GetOrCreate(InferenceOwner{2}, options));
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(second, first);
-  EXPECT_EQ(registry->Find(Inference{2}), first);
+  EXPECT_EQ(registry->Find(InferenceOwner{2}), first);
   EXPECT_EQ(registry->owner_count(), 2u);
 }
 
@@ -303,11 +304,11 @@ TEST(Registry, AReaderHearsThatTheOwnerEndedMeanwhile) {
                                           .tokens_max = 1 << 14,
                                           .clock = &clock}));
   std::vector<float> out(kBlock * 8);
-  const auto owner = world.Get(Inference{1});
+  const auto owner = world.Get(InferenceOwner{1});
   Must(world.Feed(*owner, SomeTokens(kBlock, 1)));
   Must(owner->Gather(0, StreamRole::kKey, 0, kBlock, out));
   clock.hooked_reading = clock.readings;
-  clock.hook = [&] { EXPECT_TRUE(world.registry->Release(Inference{1})); };
+  clock.hook = [&] { EXPECT_TRUE(world.registry->Release(InferenceOwner{1})); };
   const auto late = owner->Gather(0, StreamRole::kKey, 0, kBlock, out);
   ASSERT_FALSE(late.has_value());
   EXPECT_EQ(late.error().code, ErrorCode::kNotFound);
@@ -329,7 +330,7 @@ TEST(Registry, ACacheMadeWhileTheBudgetGrowsGrowsToo) {
   std::shared_ptr<OwnerCache> late;
   const SyncPointHandler handler([&](std::string_view name) {
     if (name != "registry: caches have grown, the budget has not" || late) return;
-    late = world.Get(Training{"late", 1}, left_out);
+    late = world.Get(TrainingOwner{"late", 1}, left_out);
   });
   Must(world.registry->Resize(40 * world.charge_bytes));
   ASSERT_NE(late, nullptr);
@@ -344,7 +345,7 @@ TEST(Registry, ACacheMadeWhileTheBudgetIsSmallGrowsToWhatTheBudgetWas) {
   Must(world.registry->Resize(world.BytesFor(4)));
   OwnerOptions left_out;
   left_out.checkpoint_layers = {1};
-  const auto late = world.Get(Training{"late", 1}, left_out);
+  const auto late = world.Get(TrainingOwner{"late", 1}, left_out);
   Must(world.registry->Resize(world.BytesFor(20)));
   const auto history = SomeTokens(18 * kBlock, 1);
   Must(world.Feed(*late, history));
@@ -361,30 +362,30 @@ TEST(Registry, ABudgetHoldsABlockAtLeast) {
 // What it had room for before is somebody else's now: it must ask for room again.
 TEST(Registry, AClearedOwnerHasNoRoomLeft) {
   World world(12);
-  const auto cleared = world.Get(Inference{1});
+  const auto cleared = world.Get(InferenceOwner{1});
   Must(world.Feed(*cleared, SomeTokens(8 * kBlock, 1)));
   Must(cleared->Clear());
-  Must(world.Feed(*world.Get(Inference{2}), SomeTokens(12 * kBlock, 2)));
+  Must(world.Feed(*world.Get(InferenceOwner{2}), SomeTokens(12 * kBlock, 2)));
   const auto history = SomeTokens(8 * kBlock, 3);
   Must(world.Feed(*cleared, history));
   world.ExpectHolds(*cleared, history);
-  EXPECT_EQ(world.registry->Find(Inference{2}), nullptr) << "it made room";
+  EXPECT_EQ(world.registry->Find(InferenceOwner{2}), nullptr) << "it made room";
 }
 
 TEST(Registry, WhatHasNoRoomIsRefusedByNameWhenOnlyTrainingIsLeft) {
   World world(8);
-  const auto run = world.Get(Training{"lora", 1});
+  const auto run = world.Get(TrainingOwner{"lora", 1});
   const auto history = SomeTokens(7 * kBlock, 1);
   Must(world.Feed(*run, history));
-  const auto owner = world.Get(Inference{1});
+  const auto owner = world.Get(InferenceOwner{1});
   const auto refused = world.Feed(*owner, SomeTokens(2 * kBlock, 2));
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
   EXPECT_THAT(refused.error().message, HasSubstr("inference 1"));
   // A run may take the room of an inference owner, not of another run.
   Must(world.Feed(*run, Join(history, SomeTokens(kBlock, 3))));
-  EXPECT_EQ(world.registry->Find(Inference{1}), nullptr);
-  const auto second = world.registry->GetOrCreate(Training{"lora", 2}, {.identity = {}});
+  EXPECT_EQ(world.registry->Find(InferenceOwner{1}), nullptr);
+  const auto second = world.registry->GetOrCreate(TrainingOwner{"lora", 2}, {.identity = {}});
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code, ErrorCode::kNoSpace);
 }
@@ -392,14 +393,14 @@ TEST(Registry, WhatHasNoRoomIsRefusedByNameWhenOnlyTrainingIsLeft) {
 TEST(Registry, EveryOwnerHasItsOwnCodecLengthAndCheckpointLayers) {
   World world(200, Geometry::Uniform(/*layers=*/6, /*kv_heads=*/2, /*head_dim=*/64));
   const auto history = SomeTokens(3 * kBlock, 1);
-  const auto plain = world.Get(Training{"plain", 1});
+  const auto plain = world.Get(TrainingOwner{"plain", 1});
   OwnerOptions wide;
   wide.profile = NumericProfile::Uniform(Codec::kF32);
-  const auto f32 = world.Get(Training{"wide", 1}, wide);
+  const auto f32 = world.Get(TrainingOwner{"wide", 1}, wide);
   OwnerOptions few;
   few.checkpoint_layers = {0, 2, 5};
   few.tokens_max = 4 * kBlock;
-  const auto checkpointed = world.Get(Training{"few", 1}, few);
+  const auto checkpointed = world.Get(TrainingOwner{"few", 1}, few);
   for (const auto& owner : {plain, f32, checkpointed}) {
     Must(world.Feed(*owner, history));
     world.ExpectHolds(*owner, history);
@@ -421,7 +422,7 @@ TEST(Registry, EveryOwnerHasItsOwnCodecLengthAndCheckpointLayers) {
 
   OwnerOptions one;
   one.tokens_max = 1;
-  const auto least = world.Get(Training{"one", 1}, one);
+  const auto least = world.Get(TrainingOwner{"one", 1}, one);
   Must(world.Feed(*least, std::span(history).first(1)));
   const auto second = world.Feed(*least, std::span(history).first(2));
   ASSERT_FALSE(second.has_value()) << "although its block has room";
@@ -431,7 +432,7 @@ TEST(Registry, EveryOwnerHasItsOwnCodecLengthAndCheckpointLayers) {
        {std::vector<uint32_t>{6}, {2, 2}, {3, 1}, {0, 1, 2, 3, 4, 5}}) {
     OwnerOptions wrong;
     wrong.checkpoint_layers = layers;
-    const auto refused = world.registry->GetOrCreate(Training{"x", 1}, wrong);
+    const auto refused = world.registry->GetOrCreate(TrainingOwner{"x", 1}, wrong);
     ASSERT_FALSE(refused.has_value()) << layers.size() << " from " << layers[0] << " on";
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   }
@@ -443,7 +444,7 @@ TEST(Registry, StagesAppendToTheirLayersWhileReadersRead) {
   constexpr uint64_t kSteps = 40;
   World world(100, Geometry::Uniform(/*layers=*/6, 2, 4));
   const auto history = SomeTokens(kSteps * 11, 1);
-  const auto owner = world.Get(Training{"lora", 1});
+  const auto owner = world.Get(TrainingOwner{"lora", 1});
   std::atomic<bool> done = false;
   std::atomic<uint64_t> reads = 0;
   std::vector<std::thread> readers;

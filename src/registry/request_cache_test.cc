@@ -76,12 +76,12 @@ struct World {
 
 TEST(RequestCache, WhatItOpensIsAnOwnerUntilItEnds) {
   World world(20);
-  const auto first = world.Get(Inference{0});
+  const auto first = world.Get(InferenceOwner{0});
   const auto prompt = SomeTokens(3 * kBlock + 2, 1);
   auto sequence = world.Run(prompt);
   EXPECT_EQ(world.registry->owner_count(), 2u);
-  EXPECT_EQ(world.registry->Find(Inference{1}), nullptr) << "owners choose such ids";
-  const auto owner = world.registry->Find(Inference{Inference::kFirstRequest});
+  EXPECT_EQ(world.registry->Find(InferenceOwner{1}), nullptr) << "owners choose such ids";
+  const auto owner = world.registry->Find(InferenceOwner{InferenceOwner::kFirstRequest});
   ASSERT_NE(owner, nullptr);
   const auto taken = world.registry->GetOrCreate(owner->owner(), {});
   ASSERT_FALSE(taken.has_value());
@@ -114,7 +114,7 @@ TEST(RequestCache, WhatRunsIsNotEvictedAndEvictsNobody) {
   Registry& registry = *world.registry;
   const auto prompt = SomeTokens(4 * kBlock, 1);
   const auto running = world.Run(prompt);
-  const auto idle = world.Get(Inference{7});
+  const auto idle = world.Get(InferenceOwner{7});
   Must(world.Feed(*idle, SomeTokens(4 * kBlock, 2)));
 
   // The engine hears what a cache of its own would say, and waits for its own.
@@ -125,10 +125,10 @@ TEST(RequestCache, WhatRunsIsNotEvictedAndEvictsNobody) {
   EXPECT_EQ(registry.owner_count(), 2u);
 
   // A training run takes the room of the idle owner, and then there is none.
-  const auto run = world.Get(Training{"lora", 1});
+  const auto run = world.Get(TrainingOwner{"lora", 1});
   Must(world.Feed(*run, SomeTokens(6 * kBlock, 4)));
-  EXPECT_EQ(registry.Find(Inference{7}), nullptr);
-  const auto second = world.Get(Training{"lora", 2});
+  EXPECT_EQ(registry.Find(InferenceOwner{7}), nullptr);
+  const auto second = world.Get(TrainingOwner{"lora", 2});
   EXPECT_EQ(world.Feed(*second, SomeTokens(6 * kBlock, 5)).error().code, ErrorCode::kNoSpace);
   EXPECT_EQ(registry.EvictToBudget(0).owners_evicted, 0u);
   EXPECT_EQ(world.model.Differs(*running, prompt), "");
@@ -144,7 +144,7 @@ TEST(RequestCache, ReleasedByNameItEndsWhenTheEngineLetsGo) {
   World world(20);
   const auto prompt = SomeTokens(2 * kBlock, 1);
   auto sequence = world.Run(prompt);
-  const Owner owner = Inference{Inference::kFirstRequest};
+  const Owner owner = InferenceOwner{InferenceOwner::kFirstRequest};
   EXPECT_TRUE(world.registry->Release(owner));
   EXPECT_FALSE(world.registry->Release(owner));
 
@@ -172,7 +172,7 @@ TEST(RequestCache, ForksAndSelectionsAreOwnersOfTheirOwn) {
   sequence.reset();
   EXPECT_EQ(world.registry->owner_count(), 2u);
   EXPECT_EQ(world.model.Differs(*fork, prompt), "");
-  EXPECT_EQ(world.registry->Find(Inference{Inference::kFirstRequest + 2})->length(),
+  EXPECT_EQ(world.registry->Find(InferenceOwner{InferenceOwner::kFirstRequest + 2})->length(),
             2u * kBlock + 1);
 }
 

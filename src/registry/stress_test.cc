@@ -302,8 +302,8 @@ class Stress {
   }
 
   static Owner OwnerOf(uint64_t id) {
-    if (id < 4) return Training{"lora", id};
-    return Inference{id};
+    if (id < 4) return TrainingOwner{"lora", id};
+    return InferenceOwner{id};
   }
   std::shared_ptr<OwnerCache> RunOf(uint64_t id) {
     return Must(registry_->GetOrCreate(OwnerOf(id), {.identity = identity_}));

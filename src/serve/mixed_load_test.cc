@@ -12,9 +12,8 @@
 namespace quire::serve {
 namespace {
 
-using registry::OwnerCache;
-using registry::Registry;
-using registry::Training;
+using OwnerCache;
+using Registry;
 
 constexpr uint64_t kRunTokens = 320;
 constexpr uint64_t kStepTokens = 16;
@@ -26,7 +25,7 @@ class TrainingRun {
       : stream_(geometry.groups[0].streams[0]),
         layers_(geometry.layer_count()),
         value_(value),
-        cache_(registry.GetOrCreate(Training{.adapter = adapter, .run = 1}, {}).value()) {}
+        cache_(registry.GetOrCreate(TrainingOwner{.adapter = adapter, .run = 1}, {}).value()) {}
 
   const OwnerCache& cache() const { return *cache_; }
   bool done() const { return cache_->length() == kRunTokens; }
@@ -137,7 +136,7 @@ TEST_F(EngineTest, TrainingRunsAndRequestsShareABudgetAndNothingElse) {
     first.reset();
     second.reset();
     for (const char* const adapter : {"a", "b"}) {
-      EXPECT_TRUE(owners->Release(Training{.adapter = adapter, .run = 1}));
+      EXPECT_TRUE(owners->Release(TrainingOwner{.adapter = adapter, .run = 1}));
     }
     EXPECT_EQ(owners->bytes_used(), 0u);
     engine_.reset();  // before the registry
