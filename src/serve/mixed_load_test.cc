@@ -12,8 +12,6 @@
 namespace quire::serve {
 namespace {
 
-using OwnerCache;
-using Registry;
 
 constexpr uint64_t kRunTokens = 320;
 constexpr uint64_t kStepTokens = 16;
