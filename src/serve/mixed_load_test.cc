@@ -12,7 +12,6 @@
 namespace quire::serve {
 namespace {
 
-
 constexpr uint64_t kRunTokens = 320;
 constexpr uint64_t kStepTokens = 16;
 
