@@ -30,7 +30,7 @@ from ._errors import InvalidArgumentError, UnsupportedError
 __all__ = ["OwnerKv"]
 
 
-class OwnerKv(Cache):
+class OwnerKv(Cache):  # type: ignore[misc]
     """What transformers' models take as past_key_values: one text, whose earlier chunks `owner` holds.
 
     model: a decoder of transformers, or peft's around one, whose layers have full attention.
@@ -79,7 +79,7 @@ class OwnerKv(Cache):
             layer.close()
 
 
-class _Layer(CacheLayerMixin):
+class _Layer(CacheLayerMixin):  # type: ignore[misc]
     """One layer: `earlier` is what it has of committed chunks, [1, heads, tokens, dim] each."""
 
     is_sliding = False

@@ -25,8 +25,8 @@ struct BudgetLease {
 };
 
 /// The cache has what its operator gave it less what is leased. Where requests that run hold more
-/// than is left, the engine preempts them, one after the other, until `wait_us` are over; they go on
-/// when there is room. Memory beyond the cache's part goes back to the system.
+/// than is left, the engine preempts them, one after the other, until `wait_us` are over; they
+/// go on when there is room. Memory beyond the cache's part goes back to the system.
 ///
 /// Threads:  any but the one that turns the engine, which another one does; changes take turns
 /// Lifetime: engine and cache must outlive it; nothing else may resize the cache
