@@ -242,10 +242,8 @@ class AttachedCache:
         self._short_logits = _model.takes(model, "logits_to_keep")
         self.takes_positions = _model.takes(model, "position_ids")
         self._probing = probe
-        self._streaming: dict[str, int] = {}  # how sequences are opened that memory need not hold
-        if resident_tokens:
-            self._streaming = {"resident_tokens": resident_tokens, "step_tokens": step_tokens,
-                               "query_heads": _model.query_heads(model)}
+        self._resident_tokens, self._step_tokens = resident_tokens, step_tokens
+        self._query_heads = _model.query_heads(model)
         self._compute, self._codec = compute, codec
         self._mismatches = 0  # since the last probe that agreed
         self._prompts: weakref.WeakSet[PromptCache] = weakref.WeakSet()
@@ -357,11 +355,10 @@ class AttachedCache:
 
     def check_step(self, tokens: int) -> None:
         """Raises: InvalidArgumentError more than a forward may have where prompts stream."""
-        most = self._streaming.get("step_tokens", tokens)
-        if tokens > most:
+        if self._resident_tokens and tokens > self._step_tokens:
             raise quire.InvalidArgumentError(
                 f"the model was called with {tokens} tokens, but where resident_tokens is set a forward has at "
-                f"most {most} (step_tokens): pass prefill_chunk_size={most} to generate")
+                f"most {self._step_tokens} (step_tokens): pass prefill_chunk_size={self._step_tokens} to generate")
 
     def identity(self, fingerprint: bytes) -> quire.Identity:
         """Of blocks that a model of this fingerprint computes."""
@@ -373,7 +370,7 @@ class AttachedCache:
         identity = self.identity(fingerprint)
         plan = self.cache.acquire(
             tokens, identity, reuse=reuse and self._mismatches < _MISMATCHES_MAX)
-        if self._streaming:
+        if self._resident_tokens:
             return self._open_streamed(plan, tokens, pad, fingerprint)
         if plan.loadable_tokens > 0:
             resident = plan.resident_tokens
@@ -393,7 +390,9 @@ class AttachedCache:
     ) -> Row:
         """What the store has of the prompt is not loaded: attention reads it."""
         resident = plan.resident_tokens
-        sequence = self.cache.open(plan, **self._streaming)
+        sequence = self.cache.open(
+            plan, resident_tokens=self._resident_tokens, step_tokens=self._step_tokens,
+            query_heads=self._query_heads)
         found = len(sequence)
         self._count("hit_tokens", found)
         self._count("loaded_tokens", max(found - resident, 0))
