@@ -4,25 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string_view>
 
 #include "base/prng.h"
+#include "quire/disk_store.h"
 
 namespace quire::remote {
-
-enum class BreakerState : uint8_t {
-  kClosed = 0,   // it is asked
-  kOpen = 1,     // it fails: nothing is asked until the next probe
-  kProbing = 2,  // one request is on its way, which decides
-};
-constexpr std::string_view BreakerStateName(BreakerState state) {
-  switch (state) {
-    case BreakerState::kClosed: return "closed";
-    case BreakerState::kOpen: return "open";
-    case BreakerState::kProbing: return "probing";
-  }
-  return "unknown";
-}
 
 /// Opens after several failures in a row, and is closed by a probe that succeeds. Probes come after
 /// 0.25 s, then after twice as long each time, up to 15 s, less a random part, so that machines do

@@ -6,7 +6,7 @@
 namespace quire::remote {
 namespace {
 
-constexpr uint64_t kHeadBytes = 8 + sizeof(Incarnation);                    // version, incarnation
+constexpr uint64_t kHeadBytes = 8 + sizeof(Incarnation);  // version, incarnation
 constexpr uint64_t kEntryBytes = sizeof(tier::PublisherId) + sizeof(uint64_t);
 
 }  // namespace
@@ -31,9 +31,8 @@ void EpochTable::Raise(const tier::PublisherId& publisher, uint64_t epoch) {
 bool EpochTable::Follows(const EpochTable& before) const {
   if (incarnation != before.incarnation) return true;  // nothing of `before` is found any more
   if (version < before.version) return false;
-  return std::ranges::all_of(before.epochs, [&](const auto& entry) {
-    return EpochOf(entry.first) >= entry.second;
-  });
+  return std::ranges::all_of(
+      before.epochs, [&](const auto& entry) { return EpochOf(entry.first) >= entry.second; });
 }
 
 std::string EpochsName(const FleetKeys& keys) {

@@ -64,9 +64,9 @@ class FleetEpochs {
   struct Raise {
     tier::PublisherId publisher{};
     uint64_t epoch = 0;
-    uint64_t tag = 0;          // 0: nobody waits
-    uint64_t begun_us = 0;     //
-    uint64_t written_us = 0;   // 0: not yet
+    uint64_t tag = 0;           // 0: nobody waits
+    uint64_t begun_us = 0;      //
+    uint64_t written_us = 0;    // 0: not yet
     uint64_t confirmed_us = 0;  // a read that began later has it
   };
   enum class Asking : uint8_t { kNothing, kRead, kSwap };
@@ -84,9 +84,9 @@ class FleetEpochs {
   mutable Mutex mutex_{LockRank::kLeaf};
   std::map<tier::PublisherId, uint64_t> ever_ QUIRE_GUARDED_BY(mutex_);  // highest that was known
 
-  std::optional<EpochTable> table_{};   // as it was read or written last, and believed
+  std::optional<EpochTable> table_{};      // as it was read or written last, and believed
   std::optional<EpochTable> in_remote_{};  // as it was read last; nothing: there is none
-  bool was_read_ = false;               // in_remote_ and version_ say what is there
+  bool was_read_ = false;                  // in_remote_ and version_ say what is there
   std::string version_{};
   Asking asking_ = Asking::kNothing;
   uint64_t asked_us_ = 0;

@@ -85,7 +85,8 @@ void MemoryObjects::Read(const ObjectRequest& request, ObjectFault::Kind fault,
   }
   if (request.wants_version) reply.version = VersionText(known->second);
   if (fault == ObjectFault::kOtherObject) {
-    known = std::next(known) == service_.objects.end() ? service_.objects.begin() : std::next(known);
+    known =
+        std::next(known) == service_.objects.end() ? service_.objects.begin() : std::next(known);
   }
   const std::vector<std::byte>& from =
       fault == ObjectFault::kStale ? known->second.before : known->second.bytes;

@@ -24,6 +24,7 @@ enum class ObjectOutcome : uint8_t {
   kUnavailable = 4,  // no answer, or one that says to come again
   kRefused = 5,      // credentials or rights; it will not be otherwise soon
   kTooLarge = 6,     // Get: `whole` is longer than bytes_max
+  kFull = 7,         // Put, Swap: it takes no more just now
 };
 
 struct ObjectRequest {

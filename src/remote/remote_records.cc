@@ -17,7 +17,7 @@ using tier::StoreOutcome;
 
 namespace {
 
-constexpr uint64_t kEpochsPart = 0;        // the id of what is asked about epochs
+constexpr uint64_t kEpochsPart = 0;         // the id of what is asked about epochs
 constexpr uint64_t kRetryPauseUs = 20'000;  // then twice as long, less a random part
 constexpr tier::PublisherId kUnnamed{};
 
@@ -41,14 +41,16 @@ RemoteRecords::RemoteRecords(std::unique_ptr<Objects> objects, const FleetKey& f
       epochs_(keys_, options.epochs),
       breaker_(options.seed),
       prng_(options.seed),
-      presence_(options.keys_max) {}
+      presence_(options.keys_max) {
+  MutexLock lock(mutex_);
+  stats_.where = where();
+}
 
 bool RemoteRecords::Await(uint64_t timeout_us) {
   constexpr uint64_t kWaitUs = 1000;
   const uint64_t end_us = clock_.NowMicros() + timeout_us;
   std::vector<StoreCompletion> none;
-  while (!MayAsk() && breaker_.state() == BreakerState::kClosed &&
-         clock_.NowMicros() < end_us) {
+  while (!MayAsk() && breaker_.state() == BreakerState::kClosed && clock_.NowMicros() < end_us) {
     Tick(none, kWaitUs);
   }
   return MayAsk();
@@ -221,6 +223,7 @@ void RemoteRecords::EndRead(Jobs::iterator at, StoreOutcome outcome, RecordMiss 
     switch (outcome) {
       case StoreOutcome::kOk:
         ++stats_.hits;
+        stats_.read_us_total += us;
         CountTime(stats_.read_us_log2, us);
         break;
       case StoreOutcome::kMiss: ++stats_.rejected; break;
@@ -281,8 +284,8 @@ void RemoteRecords::Put(const PutRequest& request) {
   const uint64_t epoch = EpochOf(identity.publisher);
   if (identity.erase_epoch < epoch) return refuse(StoreOutcome::kErased);
   if (identity.erase_epoch > epoch) return refuse(StoreOutcome::kUnknownEpoch);
-  const bool may = MayAsk() && (identity.publisher == kUnnamed ||
-                                epochs_.IsFresh(clock_.NowMicros()));
+  const bool may =
+      MayAsk() && (identity.publisher == kUnnamed || epochs_.IsFresh(clock_.NowMicros()));
   if (may && Find(identity.key) == Presence::kPresent) return refuse(StoreOutcome::kPresent);
   const uint64_t bytes = Seal::ObjectBytes(*request.layout);
   const bool has_room = writing_bytes_ == 0 || writing_bytes_ + bytes <= options_.writing_bytes_max;
@@ -322,13 +325,16 @@ void RemoteRecords::Remove(const Digest& key, uint64_t tag) {
 
 void RemoteRecords::OnWritten(Jobs::iterator at, ObjectReply& reply) {
   Job& job = at->second;
+  if (reply.outcome == ObjectOutcome::kFull) return End(at, StoreOutcome::kNoSpace);
   const bool is_put = job.verb == ObjectVerb::kPut;
   Note(job.key, is_put ? Presence::kPresent : Presence::kAbsent);
   if (is_put) {
     MutexLock lock(mutex_);
     ++stats_.written;
     stats_.bytes_written += job.bytes;
-    CountTime(stats_.write_us_log2, clock_.NowMicros() - job.begin_us);
+    const uint64_t us = clock_.NowMicros() - job.begin_us;
+    stats_.write_us_total += us;
+    CountTime(stats_.write_us_log2, us);
   }
   End(at, reply.outcome == ObjectOutcome::kAbsent ? StoreOutcome::kAbsent : StoreOutcome::kOk);
 }
@@ -374,8 +380,8 @@ void RemoteRecords::OnUnavailable(Jobs::iterator at, ObjectReply& reply) {
 void RemoteRecords::OnReply(ObjectReply& reply, std::vector<StoreCompletion>& done) {
   const auto part = parts_.extract(reply.tag);
   if (!part) return;  // it ended before, or comes twice
-  const bool failed = reply.outcome == ObjectOutcome::kUnavailable ||
-                      reply.outcome == ObjectOutcome::kRefused;
+  const bool failed =
+      reply.outcome == ObjectOutcome::kUnavailable || reply.outcome == ObjectOutcome::kRefused;
   if (part.mapped() == kEpochsPart) {
     const ObjectOutcome outcome = epochs_.OnReply(reply, clock_.NowMicros());
     if (outcome != ObjectOutcome::kOk) {

@@ -3,7 +3,6 @@
 #ifndef QUIRE_REMOTE_REMOTE_RECORDS_H_
 #define QUIRE_REMOTE_REMOTE_RECORDS_H_
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -14,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "base/prng.h"
+#include "quire/disk_store.h"
 #include "quire/env.h"
 #include "remote/breaker.h"
 #include "remote/fleet_epochs.h"
@@ -33,28 +33,6 @@ struct RemoteOptions {
   size_t keys_max = 128 << 10;                      // that something is remembered of
   uint64_t seed = 1;                                // of what is drawn for pauses
   FleetEpochTimes epochs{};
-};
-
-/// What a remote did.
-struct RemoteStats {
-  BreakerState breaker = BreakerState::kOpen;
-  bool epochs_known = false;   // named tenants are served
-  uint64_t breaker_opened = 0;
-  uint64_t hits = 0;           // reads that brought a record
-  uint64_t misses = 0;         // it did not have the record
-  uint64_t rejected = 0;       // what came is not what was wanted: not authentic
-  uint64_t failures = 0;       // requests without an answer, or with one that refuses
-  uint64_t retries = 0;        //
-  uint64_t late = 0;           // reads that did not end in time
-  uint64_t written = 0;        // records
-  uint64_t writes_failed = 0;  //
-  uint64_t writes_skipped = 0;  // they found no room, or the breaker open
-  uint64_t bytes_read = 0;     // sealed
-  uint64_t bytes_written = 0;  //
-  uint64_t reading = 0;        // under way
-  uint64_t writing = 0;        //
-  std::array<uint64_t, 32> read_us_log2{};   // as StoreStats::load_us_log2
-  std::array<uint64_t, 32> write_us_log2{};  //
 };
 
 /// Threads:  Find, EpochOf, stats any; the rest one at a time
@@ -102,14 +80,14 @@ class RemoteRecords {
     uint64_t begin_us = 0;
     uint64_t deadline_us = 0;
     uint64_t caller_deadline_us = ~uint64_t{0};
-    uint64_t retry_us = 0;     // 0: it is on its way
-    uint32_t tries = 0;        //
-    uint32_t parts = 0;        // replies that are to come
-    uint64_t bytes = 0;        // of a write
+    uint64_t retry_us = 0;            // 0: it is on its way
+    uint32_t tries = 0;               //
+    uint32_t parts = 0;               // replies that are to come
+    uint64_t bytes = 0;               // of a write
     std::vector<std::byte> object{};  // of a write that is not on its way
     std::vector<std::byte> head{};    // of a read
     std::vector<std::byte> sealed{};
-    bool came = false;                // all of it: it waits for fresh epochs
+    bool came = false;                  // all of it: it waits for fresh epochs
     std::optional<Digest> waits_for{};  // the key whose answer tells whether this is worth asking
   };
   using Jobs = std::map<uint64_t, Job>;
@@ -144,7 +122,7 @@ class RemoteRecords {
   Incarnation incarnation_{};
   Breaker breaker_;
   Prng prng_;
-  Jobs jobs_;  // by id
+  Jobs jobs_;                           // by id
   std::map<uint64_t, uint64_t> parts_;  // of requests on their way: the id of their job
   // Keys that are being read, and the one whose answer they wait for: itself, or none.
   std::map<Digest, std::optional<Digest>> asked_;

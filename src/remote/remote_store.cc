@@ -197,8 +197,7 @@ void RemoteStore::OnLocal(const StoreCompletion& end, std::vector<StoreCompletio
   if (end.outcome == StoreOutcome::kOk && IsAllOf(request) && !lent &&
       remote_->Find(request.identity.key) != Presence::kPresent) {
     const std::vector<std::span<const std::byte>> sections(request.out.begin(), request.out.end());
-    PutInRemote(
-        {.identity = request.identity, .layout = request.layout, .sections = sections});
+    PutInRemote({.identity = request.identity, .layout = request.layout, .sections = sections});
   }
   done.push_back(end);
 }

@@ -11,17 +11,12 @@
 #include <unordered_set>
 #include <vector>
 
+#include "quire/disk_store.h"
 #include "quire/env.h"
 #include "remote/remote_records.h"
 #include "tier/store.h"
 
 namespace quire::remote {
-
-/// What is written to a remote behind a store of this machine.
-enum class RemoteWrites : uint8_t {
-  kReused = 1,  // what was used again; all, where there is no other store
-  kAll = 2,
-};
 
 /// A store that stands in front of a remote (it may be null), and the remote, as one store.
 ///

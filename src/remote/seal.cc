@@ -292,8 +292,7 @@ std::vector<std::byte> CloseValue(const FleetKeys& keys, std::string_view name,
 std::optional<std::vector<std::byte>> OpenValue(const FleetKeys& keys, std::string_view name,
                                                 std::span<const std::byte> sealed) {
   if (sealed.size() < kValueHeadBytes + kSealTagBytes || !HasMagic(sealed)) return std::nullopt;
-  const Digest key =
-      Derive(keys.objects, "quire value", sealed.subspan(kSaltAt, kSaltBytes));
+  const Digest key = Derive(keys.objects, "quire value", sealed.subspan(kSaltAt, kSaltBytes));
   std::vector<std::byte> plain(sealed.begin() + kValueHeadBytes, sealed.end());
   if (!Cipher(key).Open(0, Bytes(name), plain)) return std::nullopt;
   plain.resize(plain.size() - kSealTagBytes);

@@ -26,8 +26,7 @@ class SealTest : public testing::Test {
     if (object.size() < kSealedHeadBytes) return false;
     const auto count = static_cast<uint32_t>(layout.sections().size());
     const std::vector<std::byte> head(object.begin(), object.begin() + kSealedHeadBytes);
-    return seal.Open(identity, layout, 0, count, head,
-                     std::span(object).subspan(kSealedHeadBytes));
+    return seal.Open(identity, layout, 0, count, head, std::span(object).subspan(kSealedHeadBytes));
   }
   bool Opens(const tier::RecordIdentity& identity, std::vector<std::byte> object) const {
     return Opens(seal_, identity, layout_, std::move(object));
@@ -50,7 +49,8 @@ TEST_F(SealTest, WhatWasClosedOpens) {
   const auto head = std::span(object).first(kSealedHeadBytes);
   ASSERT_TRUE(seal_.Open(record_.identity(), layout_, 2, 2, head, part));
   EXPECT_TRUE(std::equal(record_.sections()[2].begin(), record_.sections()[2].end(), part.begin()));
-  EXPECT_FALSE(seal_.Open(record_.identity(), layout_, 1, 2, head, part)) << "others in their place";
+  EXPECT_FALSE(seal_.Open(record_.identity(), layout_, 1, 2, head, part))
+      << "others in their place";
   EXPECT_NE(Closed(record_), object) << "the same record twice under one key";
 }
 
@@ -91,8 +91,8 @@ TEST_F(SealTest, AnythingElseOfAnIdentityDoesNotOpen) {
   sections[1].encoding = 9;
   const auto other = RecordLayout::Create(16, sections);
   EXPECT_FALSE(Opens(seal_, record_.identity(), *other, object)) << "another codec";
-  EXPECT_FALSE(Opens(Seal(FleetKeys(TestFleetKey(8)), Incarnation{1}), record_.identity(), layout_,
-                     object));
+  EXPECT_FALSE(
+      Opens(Seal(FleetKeys(TestFleetKey(8)), Incarnation{1}), record_.identity(), layout_, object));
   EXPECT_FALSE(Opens(Seal(keys_, Incarnation{2}), record_.identity(), layout_, object));
 }
 

@@ -16,7 +16,9 @@ using tier::StoreOutcome;
 
 constexpr size_t kPublishBlocksMax = 32;  // at once: others wait for the cache's lock meanwhile
 
+// What a store turns out not to have is as good as never asked for: memory knows why it is missing.
 MissReason ReasonOf(StoreOutcome outcome) {
+  if (outcome == StoreOutcome::kAbsent) return MissReason::kNeverSeen;
   const bool late = outcome == StoreOutcome::kDeadline || outcome == StoreOutcome::kCancelled;
   return late ? MissReason::kLoadLate : MissReason::kLoadFailed;
 }
@@ -339,7 +341,7 @@ bool Loading::AwaitCopies() {
 }
 
 void Loading::NotComing(LoadJob& job, size_t entry, bool twins, MissReason reason) {
-  ++cache_.store()->loads_failed;
+  if (reason != MissReason::kNeverSeen) ++cache_.store()->loads_failed;
   if (entry >= job.end) return;  // it is not wanted any more
   if (twins) {
     job.twins_failed = true;
