@@ -63,7 +63,7 @@ void RedisLink::Send(RedisCommand command, uint64_t now_us) {
 
 void RedisLink::Flush(uint64_t now_us) {
   while (!outgoing_.empty()) {
-    const Piece& piece = outgoing_.front();
+    Piece& piece = outgoing_.front();
     const auto text = std::as_bytes(std::span(piece.text));
     const bool in_text = sent_ < text.size();
     const auto rest = in_text ? text.subspan(sent_) : piece.body.subspan(sent_ - text.size());
@@ -71,9 +71,9 @@ void RedisLink::Flush(uint64_t now_us) {
     if (!rest.empty() && bytes == 0) return;
     sent_ += bytes;
     if (bytes > 0) progress_us_ = now_us;
+    if (sent_ >= text.size()) unsent_ -= std::exchange(piece.ends, 0);
     if (sent_ < text.size() + piece.body.size()) continue;
     sent_ = 0;
-    unsent_ -= piece.ends;
     outgoing_.pop_front();
   }
 }

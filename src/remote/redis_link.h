@@ -56,7 +56,7 @@ class RedisLink {
   struct Piece {
     std::string text{};
     std::span<const std::byte> body{};  // of a command in flight
-    size_t ends = 0;                    // commands that are sent when this is
+    size_t ends = 0;                    // commands that are sent when `text` is
   };
 
   void Flush(uint64_t now_us);

@@ -174,6 +174,7 @@ void S3Loop::SetUp(Call& call) {
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, kConnectMs);
   curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, kRequestMs);
+  curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);  // to turn it off takes a header
   curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kBufferBytes);
   curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
   curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, bucket_.signing.c_str());
@@ -187,7 +188,6 @@ void S3Loop::SetUp(Call& call) {
     call.headers = curl_slist_append(call.headers, text.c_str());
   };
   header("x-amz-content-sha256: UNSIGNED-PAYLOAD");
-  header("Expect:");
   if (!bucket_.session.empty()) header(bucket_.session);
   call.got_max = kTextBytesMax;
   switch (request.verb) {
