@@ -11,7 +11,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +18,9 @@ from pathlib import Path
 # The server and redis-check-rdb are one program, by its first argument. The package that has it under the server's
 # name starts a service.
 REDIS = shutil.which("redis-check-rdb")
-WEED = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+# scripts/venv remote installs it.
+WEED = shutil.which("weed", path=os.pathsep.join([
+    str(Path(__file__).resolve().parents[2] / "build/venv-remote/bin"), os.environ["PATH"]]))
 S3_KEY = {"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "SECRETTEST"}
 
 

