@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/canary.h"
+
 namespace quire::remote {
 
 using tier::PublisherId;
@@ -152,7 +154,9 @@ ObjectOutcome FleetEpochs::OnSwap(const ObjectReply& reply, uint64_t now_us) {
 
 void FleetEpochs::TakeEnded(std::vector<tier::StoreCompletion>& ended, uint64_t now_us) {
   for (Raise& raise : raises_) {
-    const bool is_known = raise.confirmed_us != 0 && now_us >= raise.written_us + times_.lease_us;
+    const bool is_known =
+        raise.confirmed_us != 0 &&
+        (now_us >= raise.written_us + times_.lease_us || Planted(Canary::kConfirmEarly));
     if (is_known) {
       if (raise.tag != 0) ended.push_back({.tag = raise.tag});
       raise.epoch = 0;
