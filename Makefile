@@ -92,6 +92,7 @@ asan-quick: asan-deps  ## the same of the layers below the cache and of what par
 
 thorough: deps  ## every suite with all the cases that `make test` takes a sample of
 	@$(call BUILD,release)
+	@scripts/venv remote
 	@QUIRE_THOROUGH=1 scripts/run-tests build/release
 
 tsan: dev-deps  ## the C++ suites under ThreadSanitizer

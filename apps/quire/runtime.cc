@@ -175,6 +175,21 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
                .help = "Most that the store takes of the disk",
                .check = BytesCheck(),
                .shows_default = true});
+  command.Add({.name = "--remote",
+               .value = &flags.remote,
+               .help = "Service that machines share, behind --store: redis://[USER@]HOST[:PORT]"
+                       "[,HOST...][/PREFIX], rediss:// with TLS, s3://BUCKET[/PREFIX]"
+                       "[?endpoint=URL]; passwords and keys are in the environment "
+                       "(docs/remote.md)"});
+  command.Add({.name = "--fleet-key",
+               .value = &flags.fleet_key,
+               .help = "File of 32 random bytes that those machines have in common (default: "
+                       "none, and nothing is shared)"});
+  command.Add({.name = "--remote-writes",
+               .value = &flags.remote_writes,
+               .help = "all; or reused: behind --store, only what is used again",
+               .check = OneOf{"reused", "all"},
+               .shows_default = true});
   command.Add({.name = "--load",
                .value = &flags.load,
                .help = "What the store has is loaded; auto: loaded, computed or both, whatever was "
@@ -257,10 +272,15 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   options.clock = &SystemClock();
   runtime->identity_.domain.name = "local";
   QUIRE_ASSIGN(const uint64_t warm_bytes, ParseBytes(flags.warm_bytes));
-  if (!flags.store.empty() || warm_bytes > 0) {
+  if (!flags.store.empty() || warm_bytes > 0 || !flags.remote.empty()) {
     QUIRE_ASSIGN(const uint64_t bytes_cap, ParseBytes(flags.store_bytes));
-    DiskStoreOptions store = {
-        .directory = flags.store, .bytes_cap = bytes_cap, .warm_bytes = warm_bytes};
+    const bool all = flags.remote_writes == "all";
+    DiskStoreOptions store = {.directory = flags.store,
+                              .bytes_cap = bytes_cap,
+                              .warm_bytes = warm_bytes,
+                              .remote = flags.remote,
+                              .fleet_key_file = flags.fleet_key,
+                              .remote_writes = all ? RemoteWrites::kAll : RemoteWrites::kReused};
     if (runtime->device_ != nullptr) runtime->device_->Choose(store);
     QUIRE_ASSIGN(runtime->store_, DiskStore::Open(store));
     QUIRE_ASSIGN(runtime->identity_.domain.secret, runtime->store_->Secret());

@@ -38,6 +38,9 @@ struct RuntimeFlags {
   std::string store{};              // directory; empty: none
   std::string store_bytes = "8GiB";
   std::string warm_bytes = "0";
+  std::string remote{};     // address; empty: none
+  std::string fleet_key{};  // file; empty: nothing is shared
+  std::string remote_writes = "reused";
   bool keep_sessions = false;  // in the store's directory, over restarts
   std::string session_bytes = "1GiB";
   std::string load = "auto";

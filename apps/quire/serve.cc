@@ -110,9 +110,10 @@ Result<void> CheckFlags(ServeFlags& flags) {
   }
   if (!flags.api_keys.empty() && flags.no_auth) return bad("--api-keys or --no-auth, not both");
   QUIRE_ASSIGN(const uint64_t warm_bytes, ParseBytes(flags.runtime.warm_bytes));
-  const bool has_store = !flags.runtime.store.empty() || warm_bytes > 0;
+  const bool has_store =
+      !flags.runtime.store.empty() || warm_bytes > 0 || !flags.runtime.remote.empty();
   if (flags.service.on_full == "spill" && (!has_store || flags.runtime.resident_tokens == 0)) {
-    return bad("--on-full spill: needs --resident-tokens, and --store or --warm-bytes");
+    return bad("--on-full spill: needs --resident-tokens, and --store, --warm-bytes or --remote");
   }
   QUIRE_ASSIGN(flags.server.body_bytes_max, ParseBytes(flags.body_bytes));
   QUIRE_ASSIGN(flags.server.bodies_bytes_max, ParseBytes(flags.bodies_bytes));

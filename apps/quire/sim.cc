@@ -14,6 +14,7 @@
 #include "sim/cache_sim.h"
 #include "sim/cold_sim.h"
 #include "sim/engine_sim.h"
+#include "sim/remote_sim.h"
 
 namespace quire::app {
 
@@ -73,9 +74,10 @@ int RunSim(const SimFlags& flags) {
     const sim::SimOptions options = {.seed = seed, .steps = flags.steps};
     const auto runs = [&](std::string_view what) {
       return flags.what == what || flags.what == "all" ||
-             (flags.what == "both" && what != "engine");
+             (flags.what == "both" && what != "engine" && what != "remote");
     };
     if (runs("store")) add(sim::RunColdSim(options));
+    if (runs("remote")) add(sim::RunRemoteSim(options));
     if (runs("cache")) add(sim::RunCacheSim(options));
     if (runs("engine")) add(sim::RunEngineSim(options));
   }
@@ -129,8 +131,9 @@ void AddSim(Command& program) {
   command.Add({.name = "--what",
                .value = &flags->what,
                .help = "store: the cold store alone; cache: caches on it; both: these two; "
-                       "engine: an engine with sessions on a cache and a store; all: all three",
-               .check = OneOf{"store", "cache", "both", "engine", "all"},
+                       "engine: an engine with sessions on a cache and a store; remote: machines "
+                       "that share one; all: all four",
+               .check = OneOf{"store", "cache", "both", "engine", "remote", "all"},
                .shows_default = true});
   command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
   command.Run([flags] { return RunSim(*flags); });

@@ -7,7 +7,10 @@
 
 #include "apps/quire/command.h"
 #include "base/hash.h"
+#include "env/clock.h"
 #include "env/files.h"
+#include "remote/open.h"
+#include "remote/tools.h"
 #include "tier/tools.h"
 
 namespace quire::app {
@@ -18,7 +21,11 @@ struct StoreFlags {
   std::string directory;
   bool json = false;
   bool read_only = false;
+  std::string fleet_key;  // of a remote
+  std::string tenant;
 };
+
+bool IsRemote(const StoreFlags& flags) { return flags.directory.find("://") != std::string::npos; }
 
 nlohmann::ordered_json ReportJson(const tier::StoreReport& report) {
   return {{"records", report.records},
@@ -96,10 +103,57 @@ Result<tier::StoreReport> Verify(const StoreFlags& flags, Files& files) {
   return tier::VerifyStoreBeside(files, flags.directory, pause);
 }
 
+Result<int> RunRemote(const StoreFlags& flags, std::string_view what) {
+  if (flags.fleet_key.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "--fleet-key FILE is needed to look at a remote");
+  }
+  QUIRE_ASSIGN(const auto address, remote::ParseRemote(flags.directory));
+  QUIRE_ASSIGN(const auto key, remote::ReadFleetKey(flags.fleet_key));
+  QUIRE_ASSIGN(auto objects, remote::OpenObjects(address));
+  auto list = nlohmann::ordered_json::array();
+  const auto visit = [&](std::string_view name, const remote::SealedHead& head) {
+    if (flags.json) {
+      list.push_back({{"name", name},
+                      {"publisher", ToHex(head.publisher)},
+                      {"erase_epoch", head.erase_epoch},
+                      {"bytes", head.object_bytes}});
+    } else {
+      fmt::print("{}  {}  {}\n", name, ToHex(head.publisher), FormatBytes(head.object_bytes));
+    }
+  };
+  remote::RemoteReport report;
+  if (what == "rm") {
+    QUIRE_ASSIGN(report,
+                 remote::RemoveFromRemote(std::move(objects), key, flags.tenant, SystemClock()));
+  } else {
+    const auto each = what == "ls" ? remote::RemoteVisitor(visit) : nullptr;
+    QUIRE_ASSIGN(report, remote::StatRemote(*objects, key, SystemClock(), each));
+  }
+  nlohmann::ordered_json object = {{"records", report.records},       {"bytes", report.bytes},
+                                   {"publishers", report.publishers}, {"erased", report.erased},
+                                   {"others", report.others},         {"removed", report.removed}};
+  if (!flags.json) {
+    if (what != "ls") Print(object);
+    return kOk;
+  }
+  if (what == "ls") object["list"] = std::move(list);
+  PrintJson(object);
+  return kOk;
+}
+
 int RunStore(const StoreFlags& flags, std::string_view what) {
+  if (IsRemote(flags)) {
+    const auto done = RunRemote(flags, what);
+    return done ? *done : Report("store", done.error());
+  }
   const auto files = MakeFiles();
   if (!files) return Report("store", files.error());
   const std::string& directory = flags.directory;
+  if (what == "rm") {
+    return Report("store", {ErrorCode::kUnsupported,
+                            "rm takes the address of a remote; a directory's tenants are erased by "
+                            "the process that has it open"});
+  }
   if (what == "ls") return List(flags, **files);
   if (what == "stat") return Finish(flags, tier::StatStore(**files, directory), false);
   if (what == "verify") return Finish(flags, Verify(flags, **files), true);
@@ -116,10 +170,13 @@ void AddStore(Command& program) {
     const char* name;
     const char* help;
     bool may_look_beside = false;
+    bool takes_remote = false;
   };
-  for (const auto& [name, help, may_look_beside] :
-       {Verb{"stat", "count records and bytes; also beside the process that has it open", true},
-        Verb{"ls", "list the records; also beside the process that has it open", true},
+  for (const auto& [name, help, may_look_beside, takes_remote] :
+       {Verb{"stat", "count records and bytes; also beside the process that has it open", true,
+             true},
+        Verb{"ls", "list the records; also beside the process that has it open", true, true},
+        Verb{"rm", "erase a tenant from a remote: no machine finds what it published", false, true},
         Verb{"verify", "read everything and compare every checksum; exit 1 if damaged", true},
         Verb{"repair", "take out what is damaged; the catalogue is made anew by whoever opens it"},
         Verb{"upgrade", "rewrite records of older versions"}}) {
@@ -127,8 +184,20 @@ void AddStore(Command& program) {
     Command command = store.AddCommand(name, help);
     command.Add({.name = "DIR",
                  .value = &flags->directory,
-                 .help = "The store's directory",
+                 .help = takes_remote ? "The store's directory, or the address of a remote"
+                                      : "The store's directory",
                  .required = true});
+    if (takes_remote) {
+      command.Add({.name = "--fleet-key",
+                   .value = &flags->fleet_key,
+                   .help = "Of a remote: the file that its machines have in common"});
+    }
+    if (std::string_view(name) == "rm") {
+      command.Add({.name = "--namespace",
+                   .value = &flags->tenant,
+                   .help = "The tenant, or domain; empty: what belongs to nobody",
+                   .required = true});
+    }
     command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
     if (may_look_beside) {
       command.Add({.name = "--read-only",

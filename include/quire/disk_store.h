@@ -15,7 +15,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/error.h"
@@ -33,8 +35,14 @@ namespace [[gnu::visibility("default")]] quire {
 class HostAllocator;
 class Plan;
 
+/// What is written to a remote that stands behind a directory.
+enum class RemoteWrites : uint8_t {
+  kReused = 1,  // what is used again; without a directory, all
+  kAll = 2,
+};
+
 struct DiskStoreOptions {
-  // Made if there is none. Empty: nothing is on disk, there are warm_bytes alone.
+  // Made if there is none. Empty: nothing is on disk, there are warm_bytes or a remote alone.
   std::string directory{};
   uint64_t bytes_cap = uint64_t{8} << 30;  // hard: of all files of the store together
   // What a crash may lose. What is published is written evenly over three quarters of it, and
@@ -50,6 +58,46 @@ struct DiskStoreOptions {
   // and up to 16 MiB of headers where contexts stream.
   uint64_t staging_bytes = uint64_t{64} << 20;
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never
+  // A service that many machines share, behind all others: redis://HOST, rediss://HOST or
+  // s3://BUCKET (docs/remote.md). Empty: none.
+  std::string remote{};
+  // A file of 32 random bytes that those machines have in common, without which they find nothing
+  // of one another. With it Secret() is the same on all of them.
+  std::string fleet_key_file{};
+  RemoteWrites remote_writes = RemoteWrites::kReused;
+};
+
+/// Whether a remote is asked.
+enum class BreakerState : uint8_t {
+  kClosed = 0,   // it is
+  kOpen = 1,     // it fails, and is left alone until the next probe
+  kProbing = 2,  // one request is on its way, which decides
+};
+std::string_view BreakerStateName(BreakerState state);
+
+/// What a remote did.
+struct RemoteStats {
+  std::string where{};  // its address, without what opens it
+  BreakerState breaker = BreakerState::kOpen;
+  bool epochs_known = false;                // what was erased elsewhere: named tenants are served
+  uint64_t breaker_opened = 0;              //
+  uint64_t hits = 0;                        // records that came
+  uint64_t misses = 0;                      // it did not have them
+  uint64_t rejected = 0;                    // what came is not what was wanted: not authentic
+  uint64_t late = 0;                        // reads that did not end in time
+  uint64_t failures = 0;                    // requests that failed, or were refused
+  uint64_t retries = 0;                     //
+  uint64_t written = 0;                     // records
+  uint64_t writes_failed = 0;               //
+  uint64_t writes_skipped = 0;              // too much was on its way, or the remote was left alone
+  uint64_t bytes_read = 0;                  // sealed
+  uint64_t bytes_written = 0;               //
+  uint64_t reading = 0;                     // records under way
+  uint64_t writing = 0;                     //
+  uint64_t read_us_total = 0;               // of hits
+  uint64_t write_us_total = 0;              // of what was written
+  std::array<uint64_t, 32> read_us_log2{};  // as DiskStoreStats::load_us_log2
+  std::array<uint64_t, 32> write_us_log2{};  //
 };
 
 /// What a store did and holds.
@@ -77,6 +125,7 @@ struct DiskStoreStats {
   uint64_t warm_pinned_bytes = 0;  // of the memory taken for them: all that was asked for, or none
   // Loads by their time: entry i counts [2^i, 2^(i+1)) microseconds.
   std::array<uint64_t, 32> load_us_log2{};
+  std::optional<RemoteStats> remote{};  // none: there is no remote
 };
 
 /// The same as one JSON object.
@@ -92,9 +141,11 @@ class DiskStore {
  public:
   /// Opens the store in a directory, or makes one.
   ///
-  /// Errors: kInvalidArgument the options, for example neither a directory nor warm_bytes; kBusy
-  ///         another process has it; kUnsupported a newer version wrote it; kNoSpace; kIo
-  /// Cost:   reads the catalogue, not the payload
+  /// Errors: kInvalidArgument the options, for example neither a directory nor warm_bytes nor a
+  ///         remote; kBusy another process has it; kUnsupported a newer version wrote it;
+  ///         kNotFound a file that opens the remote; kNoSpace; kIo
+  /// Cost:   reads the catalogue, not the payload; waits up to 2 s for a remote that does not
+  ///         answer, which is no error
   static Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options);
   /// Ends without waiting for what is not durable yet: call Flush before.
   ~DiskStore();
@@ -106,8 +157,8 @@ class DiskStore {
   Result<void> Flush();
   DiskStoreStats stats() const;
   /// A secret for Domain::secret, made with the store and kept beside it in a file that its owner
-  /// alone may read; without a directory it ends with the store. Without the secret nothing in the
-  /// store is found.
+  /// alone may read; without a directory it ends with the store. With a fleet's key it follows from
+  /// that. Without the secret nothing in the store is found.
   ///
   /// Errors: kCorrupt the file is not what was written; kNoSpace; kIo
   Result<Digest> Secret() const;

@@ -684,11 +684,17 @@ typedef struct quire_disk_store_options {
   // was written or read last.
   uint64_t warm_bytes;
   uint64_t scrub_bytes_per_s;  // read again in the background; 0: 8 MiB, UINT64_MAX: nothing
+  // A service that machines share, behind the disk or alone: redis://, rediss:// or s3://
+  // (docs/remote.md); null or empty: none.
+  const char* remote;
+  const char* fleet_key_file;  // 32 bytes that they have in common; null: nothing is shared
+  uint32_t remote_writes_all;  // not 0: all is written there, not only what is used again
 } quire_disk_store_options;
 
 /// Opens the store in a directory, or makes one.
-/// Errors: QUIRE_INVALID_ARGUMENT sizes that no store can have; QUIRE_BUSY another process has it;
-///         QUIRE_UNSUPPORTED a newer version wrote it; QUIRE_NO_SPACE; QUIRE_IO
+/// Errors: QUIRE_INVALID_ARGUMENT sizes that no store can have, an address that is none; QUIRE_BUSY
+///         another process has it; QUIRE_UNSUPPORTED a newer version wrote it; QUIRE_NOT_FOUND a
+///         file that opens the remote; QUIRE_NO_SPACE; QUIRE_IO
 quire_code quire_disk_store_open(const quire_disk_store_options* options, quire_disk_store** store,
                                  quire_error* error);
 void quire_disk_store_free(quire_disk_store* store);

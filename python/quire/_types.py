@@ -116,7 +116,37 @@ class SequenceStats(TypedDict):
     tokens_streamed: int
 
 
-class DiskStoreStats(TypedDict):
+class RemoteStats(TypedDict):
+    """Of a remote behind a store; include/quire/disk_store.h says what each number is."""
+
+    where: str
+    breaker: str
+    epochs_known: bool
+    breaker_opened: int
+    hits: int
+    misses: int
+    rejected: int
+    late: int
+    failures: int
+    retries: int
+    written: int
+    writes_failed: int
+    writes_skipped: int
+    bytes_read: int
+    bytes_written: int
+    reading: int
+    writing: int
+    read_us_total: int
+    write_us_total: int
+    read_us_log2: list[int]
+    write_us_log2: list[int]
+
+
+class _MayHaveRemote(TypedDict, total=False):
+    remote: RemoteStats  # where there is one
+
+
+class DiskStoreStats(_MayHaveRemote):
     """Of DiskStore.stats(); include/quire/disk_store.h says what each number is. Entry i of
     load_us_log2 counts the loads that took 2^i to 2^(i+1) microseconds."""
 

@@ -23,13 +23,18 @@ constexpr uint64_t kWaitStepUs = 20'000;
 
 void Open(PyDiskStore* self, const std::filesystem::path& directory, uint64_t cap_bytes,
           double commit_interval_s, uint64_t staging_bytes, uint64_t scrub_bytes_per_s,
-          uint64_t warm_bytes) {
-  const DiskStoreOptions options{.directory = directory.string(),
-                                 .bytes_cap = cap_bytes,
-                                 .commit_interval_us = ToMicros(commit_interval_s),
-                                 .warm_bytes = warm_bytes,
-                                 .staging_bytes = staging_bytes,
-                                 .scrub_bytes_per_s = scrub_bytes_per_s};
+          uint64_t warm_bytes, const std::string& remote,
+          const std::optional<std::filesystem::path>& fleet_key, bool remote_writes_all) {
+  const DiskStoreOptions options{
+      .directory = directory.string(),
+      .bytes_cap = cap_bytes,
+      .commit_interval_us = ToMicros(commit_interval_s),
+      .warm_bytes = warm_bytes,
+      .staging_bytes = staging_bytes,
+      .scrub_bytes_per_s = scrub_bytes_per_s,
+      .remote = remote,
+      .fleet_key_file = fleet_key ? fleet_key->string() : "",
+      .remote_writes = remote_writes_all ? RemoteWrites::kAll : RemoteWrites::kReused};
   const GilFree free;
   new (self) PyDiskStore(Share(Value(DiskStore::Open(options))), options.directory);
 }
@@ -194,18 +199,25 @@ void BindStore(nb::module_& module) {
            nb::arg("cap_bytes") = DiskStoreOptions{}.bytes_cap, nb::arg("commit_interval_s") = 1.0,
            nb::arg("staging_bytes") = DiskStoreOptions{}.staging_bytes,
            nb::arg("scrub_bytes_per_s") = DiskStoreOptions{}.scrub_bytes_per_s,
-           nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes,
+           nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes, nb::arg("remote") = "",
+           nb::arg("fleet_key") = nb::none(), nb::arg("remote_writes_all") = false,
            nb::sig("def __init__(self, directory: str | bytes | os.PathLike[str] | "
                    "os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = "
                    "1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, "
-                   "warm_bytes: int = 0) -> None"),
-           "directory: made if there is none. Empty: nothing is on disk, there are warm_bytes "
-           "alone.\n"
+                   "warm_bytes: int = 0, remote: str = '', fleet_key: str | os.PathLike[str] | "
+                   "None = None, remote_writes_all: bool = False) -> None"),
+           "directory: made if there is none. Empty: nothing is on disk, there are warm_bytes or a "
+           "remote alone.\n"
            "cap_bytes: hard, of all its files.\n"
            "commit_interval_s: what a crash may lose.\n"
            "staging_bytes: memory for bytes on their way.\n"
            "scrub_bytes_per_s: re-reads what it has, so fast; 0: never.\n"
            "warm_bytes: memory in front of the disk, for caches whose blocks are on a device.\n"
+           "remote: a service that machines share, behind the others: redis://HOST, rediss://HOST "
+           "or s3://BUCKET (docs/remote.md).\n"
+           "fleet_key: a file of 32 random bytes that they have in common; without it nothing is "
+           "shared.\n"
+           "remote_writes_all: not only what is used again is written there.\n"
            "Raises: BusyError another process has it; UnsupportedError a newer version wrote it; "
            "NoSpaceError; IoError.")
       .def(

@@ -15,6 +15,7 @@
 #include "sim/cache_sim.h"
 #include "sim/cold_sim.h"
 #include "sim/engine_sim.h"
+#include "sim/remote_sim.h"
 
 namespace quire::sim {
 namespace {
@@ -109,6 +110,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"GoodCopyFirst", Canary::kGoodCopyFirst, &SimReport::lost_bytes}),
     [](const auto& planted) { return planted.param.name; });
 
+INSTANTIATE_TEST_SUITE_P(Remote, Canaries,
+                         testing::Values(Planted{"TrustSealed", Canary::kTrustSealed,
+                                                 &SimReport::wrong_bytes, RunRemoteSim},
+                                         Planted{"TrustOldEpochs", Canary::kTrustOldEpochs,
+                                                 &SimReport::wrong_bytes, RunRemoteSim},
+                                         Planted{"ConfirmEarly", Canary::kConfirmEarly,
+                                                 &SimReport::wrong_bytes, RunRemoteSim}),
+                         [](const auto& planted) { return planted.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(
     Caches, Canaries,
     testing::Values(
@@ -165,6 +175,8 @@ TEST(CanariesOff, NothingIsFoundWithoutOne) {
     EXPECT_EQ(caches.problems(), 0) << caches.first_problem;
     const SimReport engine = RunEngineSim({.seed = seed, .steps = kEngineSteps});
     EXPECT_EQ(engine.problems(), 0) << engine.first_problem;
+    const SimReport remote = RunRemoteSim({.seed = seed, .steps = 1000});
+    EXPECT_EQ(remote.problems(), 0) << remote.first_problem;
   }
   SetLogLevel(LogLevel::kWarn);
 }

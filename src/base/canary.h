@@ -21,6 +21,10 @@ enum class Canary : uint8_t {
   kTellPresent,     // who put a record that another put of was under way hears "present" anyway
   kKeepLeftovers,   // what an erased publisher left behind another one's bytes stays
   kGoodCopyFirst,   // the good copy of the epochs is written to while the other one is none
+  // In the remote tier.
+  kTrustSealed,     // what came is handed out whether it is authentic or not
+  kTrustOldEpochs,  // it is handed out by a machine that has not heard of erasures lately
+  kConfirmEarly,    // an erasure ends before every machine must have heard of it
   // In the cache and its transfers.
   kAttachEarly,    // blocks are published before their bytes came
   kTrustFailed,    // a load that failed counts as one that came

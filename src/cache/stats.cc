@@ -120,29 +120,68 @@ std::string_view MissReasonName(MissReason reason) {
   return "unknown";
 }
 
-nlohmann::ordered_json JsonOf(const DiskStoreStats& stats) {
-  return {{"records", stats.records},
-          {"bytes", stats.bytes},
-          {"bytes_cap", stats.bytes_cap},
-          {"memory_bytes", stats.memory_bytes},
-          {"records_written", stats.records_written},
-          {"bytes_put", stats.bytes_put},
-          {"bytes_written", stats.bytes_written},
+namespace {
+
+nlohmann::ordered_json JsonOf(const RemoteStats& stats) {
+  return {{"where", stats.where},
+          {"breaker", BreakerStateName(stats.breaker)},
+          {"epochs_known", stats.epochs_known},
+          {"breaker_opened", stats.breaker_opened},
+          {"hits", stats.hits},
+          {"misses", stats.misses},
+          {"rejected", stats.rejected},
+          {"late", stats.late},
+          {"failures", stats.failures},
+          {"retries", stats.retries},
+          {"written", stats.written},
+          {"writes_failed", stats.writes_failed},
+          {"writes_skipped", stats.writes_skipped},
           {"bytes_read", stats.bytes_read},
-          {"read_requests", stats.read_requests},
-          {"records_loaded", stats.records_loaded},
-          {"loads_failed", stats.loads_failed},
-          {"records_dropped", stats.records_dropped},
-          {"records_recycled", stats.records_recycled},
-          {"records_damaged", stats.records_damaged},
-          {"in_flight", stats.in_flight},
-          {"writes_pending", stats.writes_pending},
-          {"disk_full", stats.disk_full},
-          {"warm_records", stats.warm_records},
-          {"warm_bytes", stats.warm_bytes},
-          {"warm_loads", stats.warm_loads},
-          {"warm_pinned_bytes", stats.warm_pinned_bytes},
-          {"load_us_log2", stats.load_us_log2}};
+          {"bytes_written", stats.bytes_written},
+          {"reading", stats.reading},
+          {"writing", stats.writing},
+          {"read_us_total", stats.read_us_total},
+          {"write_us_total", stats.write_us_total},
+          {"read_us_log2", stats.read_us_log2},
+          {"write_us_log2", stats.write_us_log2}};
+}
+
+}  // namespace
+
+std::string_view BreakerStateName(BreakerState state) {
+  switch (state) {
+    case BreakerState::kClosed: return "closed";
+    case BreakerState::kOpen: return "open";
+    case BreakerState::kProbing: return "probing";
+  }
+  return "unknown";
+}
+
+nlohmann::ordered_json JsonOf(const DiskStoreStats& stats) {
+  nlohmann::ordered_json json{{"records", stats.records},
+                              {"bytes", stats.bytes},
+                              {"bytes_cap", stats.bytes_cap},
+                              {"memory_bytes", stats.memory_bytes},
+                              {"records_written", stats.records_written},
+                              {"bytes_put", stats.bytes_put},
+                              {"bytes_written", stats.bytes_written},
+                              {"bytes_read", stats.bytes_read},
+                              {"read_requests", stats.read_requests},
+                              {"records_loaded", stats.records_loaded},
+                              {"loads_failed", stats.loads_failed},
+                              {"records_dropped", stats.records_dropped},
+                              {"records_recycled", stats.records_recycled},
+                              {"records_damaged", stats.records_damaged},
+                              {"in_flight", stats.in_flight},
+                              {"writes_pending", stats.writes_pending},
+                              {"disk_full", stats.disk_full},
+                              {"warm_records", stats.warm_records},
+                              {"warm_bytes", stats.warm_bytes},
+                              {"warm_loads", stats.warm_loads},
+                              {"warm_pinned_bytes", stats.warm_pinned_bytes},
+                              {"load_us_log2", stats.load_us_log2}};
+  if (stats.remote) json["remote"] = JsonOf(*stats.remote);
+  return json;
 }
 
 std::string ToJson(const DiskStoreStats& stats) { return JsonOf(stats).dump(); }

@@ -108,7 +108,10 @@ template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_disk_store_options> = {
     QUIRE_FIELD_END(quire_disk_store_options, staging_bytes),
     QUIRE_FIELD_END(quire_disk_store_options, warm_bytes),
-    QUIRE_FIELD_END(quire_disk_store_options, scrub_bytes_per_s)};
+    QUIRE_FIELD_END(quire_disk_store_options, scrub_bytes_per_s),
+    QUIRE_FIELD_END(quire_disk_store_options, remote),
+    QUIRE_FIELD_END(quire_disk_store_options, fleet_key_file),
+    QUIRE_FIELD_END(quire_disk_store_options, remote_writes_all)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_layer_blocks> = {
     QUIRE_FIELD_END(quire_layer_blocks, tokens), QUIRE_FIELD_END(quire_layer_blocks, base),

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cache/below/store_state.h"
 #include "env/clock.h"
+#include "remote/open.h"
 #include "tier/cold.h"
 #include "tier/secret.h"
 #include "tier/warm.h"
@@ -32,10 +33,25 @@ Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& optio
                                                .reads_max = 64,
                                                .scrub_bytes_per_s = options.scrub_bytes_per_s},
                                               *state->files, SystemClock()));
-  } else if (options.warm_bytes == 0) {
-    return Fail(ErrorCode::kInvalidArgument, "a store has neither a directory nor memory");
+  } else if (options.warm_bytes == 0 && options.remote.empty()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "a store has neither a directory nor memory nor a remote");
   } else {
     FillRandom(state->secret);
+  }
+  state->directory = options.directory;
+  if (!options.remote.empty()) {
+    QUIRE_ASSIGN(const Digest own, state->Secret());
+    QUIRE_ASSIGN(auto remote, remote::OpenRemote({.address = options.remote,
+                                                  .fleet_key_file = options.fleet_key_file,
+                                                  .own_secret = own,
+                                                  .outlives_process = !options.directory.empty()},
+                                                 SystemClock()));
+    if (remote.is_fleet) state->fleet_secret = remote.domain_secret;
+    auto stacked = std::make_unique<remote::RemoteStore>(std::move(remote.records),
+                                                         std::move(store), options.remote_writes);
+    state->remote = stacked.get();
+    store = std::move(stacked);
   }
   if (options.warm_bytes > 0) {
     try {
@@ -49,7 +65,6 @@ Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& optio
                   fmt::format("store: no memory for warm_bytes {}", options.warm_bytes));
     }
   }
-  state->directory = options.directory;
   state->transfers = std::make_unique<transfer::Transfers>(
       std::move(store), SystemClock(),
       transfer::TransferOptions{.spread_us = options.commit_interval_us - commit_us});
@@ -60,10 +75,7 @@ Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& optio
 DiskStore::DiskStore(std::unique_ptr<cache::StoreState> state) : state_(std::move(state)) {}
 DiskStore::~DiskStore() = default;
 
-Result<Digest> DiskStore::Secret() const {
-  if (state_->directory.empty()) return state_->secret;
-  return tier::KeepSecret(state_->directory);
-}
+Result<Digest> DiskStore::Secret() const { return state_->Secret(); }
 
 Result<void> DiskStore::Flush() { return state_->Flush(); }
 DiskStoreStats DiskStore::stats() const { return state_->stats(); }
@@ -76,6 +88,12 @@ std::unique_ptr<DiskStore> StoreState::Wrap(std::unique_ptr<transfer::Transfers>
   auto state = std::make_unique<StoreState>();
   state->transfers = std::move(transfers);
   return std::unique_ptr<DiskStore>(new DiskStore(std::move(state)));
+}
+
+Result<Digest> StoreState::Secret() const {
+  if (fleet_secret) return *fleet_secret;
+  if (directory.empty()) return secret;
+  return tier::KeepSecret(directory);
 }
 
 Result<void> StoreState::Erase(const tier::PublisherId& publisher) {
@@ -149,6 +167,7 @@ DiskStoreStats StoreState::stats() const {
                           .writes_pending = store.writes_pending,
                           .disk_full = store.disk_full,
                           .load_us_log2 = store.load_us_log2};
+  if (remote != nullptr) stats.remote = remote->remote_stats();
   if (warm == nullptr) return stats;
   const tier::WarmStats of_warm = warm->warm_stats();
   stats.warm_records = of_warm.records;

@@ -45,7 +45,8 @@ struct LoadJob::Get {
   LoadJob* job = nullptr;
   size_t entry = 0;
   bool twins = false;
-  uint64_t read = 0;  // of the transfers
+  bool is_question = false;  // nobody knew whether the store has it
+  uint64_t read = 0;         // of the transfers
   std::vector<std::span<std::byte>> out{};
   std::vector<uint32_t> crcs{};  // of each
   // Where the host cannot reach the slots, they are copied from a payload: in staging memory, or in
@@ -200,6 +201,10 @@ void Loading::AskFor(LoadJob& job, size_t entry, bool twins) {
   get->job = &job;
   get->entry = entry;
   get->twins = twins;
+  const tier::RecordIdentity identity = shapes.IdentityOf(job.RecordAt(entry), twins);
+  tier::Presence presence = tier::Presence::kPresent;
+  transfers_->Find({&identity.key, 1}, {&presence, 1});
+  get->is_question = presence == tier::Presence::kUnknown;
   const PerClass<SlotId>& slots = job.slots[entry];
   const auto is_wanted = [&](uint32_t c) {
     return !slots[c].is_none() && cache_.classes().is_sealed(c) != twins;
@@ -213,8 +218,7 @@ void Loading::AskFor(LoadJob& job, size_t entry, bool twins) {
     get->chunk = get->staging->Take();
     payload = (*get->staging)[*get->chunk];
   }
-  tier::LoadRequest request = {.identity = shapes.IdentityOf(job.RecordAt(entry), twins),
-                               .layout = &shapes.record(twins)};
+  tier::LoadRequest request = {.identity = identity, .layout = &shapes.record(twins)};
   const tier::RecordLayout& layout = *request.layout;
   for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
     if (!is_wanted(c)) continue;
@@ -269,7 +273,11 @@ void Loading::EndGet(const std::shared_ptr<Get>& get, const StoreCompletion& end
   --job.gets;
   --job.pending[get->entry];
   if (get->entry < job.front) return GiveBack(job, get->entry);
-  if (!came) NotComing(job, get->entry, get->twins, ReasonOf(ended.outcome));
+  if (came) return;
+  // What a remote might have had, and has not, is missing for the reason that memory knows.
+  const bool was_asked = get->is_question && ended.outcome == StoreOutcome::kAbsent;
+  NotComing(job, get->entry, get->twins,
+            was_asked ? MissReason::kNeverSeen : ReasonOf(ended.outcome));
 }
 
 // What was read counts as what the store compared, or is compared when it is in its slots: its
@@ -339,7 +347,7 @@ bool Loading::AwaitCopies() {
 }
 
 void Loading::NotComing(LoadJob& job, size_t entry, bool twins, MissReason reason) {
-  ++cache_.store()->loads_failed;
+  if (reason != MissReason::kNeverSeen) ++cache_.store()->loads_failed;
   if (entry >= job.end) return;  // it is not wanted any more
   if (twins) {
     job.twins_failed = true;

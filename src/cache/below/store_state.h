@@ -5,11 +5,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/mutex.h"
 #include "env/files.h"
 #include "quire/disk_store.h"
+#include "remote/remote_store.h"
 #include "tier/warm.h"
 #include "transfer/transfers.h"
 
@@ -23,6 +25,7 @@ struct StoreState {
   static std::unique_ptr<DiskStore> Wrap(std::unique_ptr<transfer::Transfers> transfers);
 
   /// As DiskStore.
+  Result<Digest> Secret() const;
   Result<void> Flush();
   DiskStoreStats stats() const;
   /// Forgets everything of a publisher, for good. Returns when that is durable.
@@ -35,9 +38,11 @@ struct StoreState {
   void CountDropped(uint64_t count, tier::StoreOutcome why, std::string device_error = {});
 
   std::string directory;
-  Digest secret{};  // without a directory
+  Digest secret{};                       // without a directory
+  std::optional<Digest> fleet_secret{};  // of a fleet's key: before any other
   const std::unique_ptr<Files> files;
-  const tier::WarmStore* warm = nullptr;  // of the transfers; null: none
+  const tier::WarmStore* warm = nullptr;        // of the transfers; null: none
+  const remote::RemoteStore* remote = nullptr;  // the same
   std::unique_ptr<transfer::Transfers> transfers;
 
   std::atomic<uint64_t> loaded = 0;  // records

@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -39,6 +40,20 @@ class Snapshot {
     ClientMetric metric;
     metric.counter.value = value;
     Add(name, help, MetricType::Counter, std::move(metric), labels);
+  }
+  /// Entry i of `log2` counts [2^i, 2^(i+1)) microseconds.
+  void Seconds(const std::string& name, const std::string& help,
+               const std::array<uint64_t, 32>& log2, uint64_t us_total) {
+    ClientMetric metric;
+    uint64_t count = 0;
+    for (size_t i = 0; i < log2.size(); ++i) {
+      count += log2[i];
+      const double end_s = static_cast<double>(uint64_t{2} << i) / 1e6;
+      metric.histogram.bucket.push_back({.cumulative_count = count, .upper_bound = end_s});
+    }
+    metric.histogram.sample_count = count;
+    metric.histogram.sample_sum = static_cast<double>(us_total) / 1e6;
+    Add(name, help, MetricType::Histogram, std::move(metric), {});
   }
   std::vector<MetricFamily> Take() { return std::move(families_); }
 
@@ -193,6 +208,37 @@ void AddStore(Snapshot& to, const DiskStoreStats& stats) {
              D(stats.records_damaged));
 }
 
+void AddRemote(Snapshot& to, const RemoteStats& stats) {
+  to.Gauge("quire_remote_breaker_open", "1: the remote is left alone until a probe succeeds.",
+           stats.breaker == BreakerState::kClosed ? 0 : 1);
+  to.Gauge("quire_remote_epochs_known",
+           "1: what was erased elsewhere is known, so named tenants are served from it.",
+           stats.epochs_known ? 1 : 0);
+  to.Counter("quire_remote_breaker_opened_total", "How often it was left alone.",
+             D(stats.breaker_opened));
+  const std::string reads = "Records asked for, by what became of it.";
+  to.Counter("quire_remote_reads_total", reads, D(stats.hits), {{"outcome", "hit"}});
+  to.Counter("quire_remote_reads_total", reads, D(stats.misses), {{"outcome", "miss"}});
+  to.Counter("quire_remote_reads_total", reads, D(stats.rejected), {{"outcome", "rejected"}});
+  to.Counter("quire_remote_reads_total", reads, D(stats.late), {{"outcome", "late"}});
+  const std::string writes = "Records to be written, by what became of it.";
+  to.Counter("quire_remote_writes_total", writes, D(stats.written), {{"outcome", "written"}});
+  to.Counter("quire_remote_writes_total", writes, D(stats.writes_failed), {{"outcome", "failed"}});
+  to.Counter("quire_remote_writes_total", writes, D(stats.writes_skipped),
+             {{"outcome", "skipped"}});
+  to.Counter("quire_remote_failures_total", "Requests that failed or were refused.",
+             D(stats.failures));
+  to.Counter("quire_remote_retries_total", "Requests that were sent again.", D(stats.retries));
+  to.Counter("quire_remote_read_bytes_total", "Received, sealed.", D(stats.bytes_read));
+  to.Counter("quire_remote_written_bytes_total", "Sent, sealed.", D(stats.bytes_written));
+  to.Gauge("quire_remote_under_way", "Records being read and written.",
+           D(stats.reading + stats.writing));
+  to.Seconds("quire_remote_read_seconds", "Time of reads that brought a record.",
+             stats.read_us_log2, stats.read_us_total);
+  to.Seconds("quire_remote_write_seconds", "Time of writes.", stats.write_us_log2,
+             stats.write_us_total);
+}
+
 void AddTenant(Snapshot& to, const TenantStats& stats) {
   const Labels tenant = {{"tenant", stats.name}};
   const auto with = [&](const std::string& label, const std::string& value) {
@@ -334,6 +380,7 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot,
   if (snapshot.cache) AddCache(now, *snapshot.cache);
   if (snapshot.engine) AddEngine(now, *snapshot.engine);
   if (snapshot.store) AddStore(now, *snapshot.store);
+  if (snapshot.store && snapshot.store->remote) AddRemote(now, *snapshot.store->remote);
   for (const TenantStats& tenant : snapshot.tenants) {
     AddTenant(now, tenant);
     if (snapshot.has_store) AddTenantBelow(now, tenant);

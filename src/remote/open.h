@@ -1,0 +1,39 @@
+// Opens the remote that an address names.
+#ifndef QUIRE_REMOTE_OPEN_H_
+#define QUIRE_REMOTE_OPEN_H_
+
+#include <memory>
+#include <string>
+
+#include "quire/env.h"
+#include "remote/address.h"
+#include "remote/objects.h"
+#include "remote/remote_records.h"
+
+namespace quire::remote {
+
+struct RemoteRequest {
+  std::string address{};
+  std::string fleet_key_file{};   // empty: none
+  Digest own_secret{};            // what stands in for a fleet's key: nobody else has it
+  bool outlives_process = false;  // that secret
+};
+
+struct OpenedRemote {
+  std::unique_ptr<RemoteRecords> records{};
+  bool is_fleet = false;   // there is a fleet's key
+  Digest domain_secret{};  // that follows from it
+};
+
+/// Connects, and waits up to 2 s for the first answer. A remote that does not answer is open all
+/// the same, and asked again later.
+///
+/// Errors: kInvalidArgument, kNotFound, kIo the address, the key file, the credentials
+Result<OpenedRemote> OpenRemote(const RemoteRequest& request, const Clock& clock);
+
+/// The service alone.
+Result<std::unique_ptr<Objects>> OpenObjects(const RemoteAddress& address);
+
+}  // namespace quire::remote
+
+#endif  // QUIRE_REMOTE_OPEN_H_

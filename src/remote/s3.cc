@@ -1,0 +1,379 @@
+#include "remote/s3.h"
+
+#include <curl/curl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "remote/object_queue.h"
+#include "remote/s3_xml.h"
+
+namespace quire::remote {
+namespace {
+
+constexpr size_t kUnderWayMax = 32;
+constexpr long kConnectMs = 1500;
+constexpr long kRequestMs = 10'000;
+constexpr long kBufferBytes = 512 << 10;
+constexpr int kPollMs = 200;
+constexpr uint64_t kTextBytesMax = 4 << 20;  // of what is no object: lists, errors
+
+/// What is the same in all requests.
+struct Bucket {
+  std::string url{};     // that names come behind; ends with a slash
+  std::string list{};    // of the bucket itself
+  std::string prefix{};  // of names; empty, or ends with a slash
+  std::string signing{};
+  std::string user{};     // key and secret
+  std::string session{};  // a header; empty: none
+  std::string ca_file{};
+};
+
+/// One request under way.
+struct Call {
+  ObjectRequest request{};
+  std::vector<std::byte> got{};
+  uint64_t got_max = 0;
+  bool too_large = false;
+  size_t sent = 0;
+  std::string etag{};
+  CURL* easy = nullptr;
+  curl_slist* headers = nullptr;
+};
+
+size_t OnBody(char* data, size_t, size_t bytes, void* user) {
+  Call& call = *static_cast<Call*>(user);
+  if (call.got.size() + bytes > call.got_max) {
+    call.too_large = true;
+    return 0;
+  }
+  const auto* const from = reinterpret_cast<const std::byte*>(data);
+  call.got.insert(call.got.end(), from, from + bytes);
+  return bytes;
+}
+
+size_t OnHeader(char* data, size_t, size_t bytes, void* user) {
+  Call& call = *static_cast<Call*>(user);
+  std::string_view line(data, bytes);
+  constexpr std::string_view kEtag = "etag:";
+  const bool is_it =
+      line.size() > kEtag.size() && std::equal(kEtag.begin(), kEtag.end(), line.begin(),
+                                               [](char a, char b) { return a == (b | 0x20); });
+  if (is_it) {
+    line.remove_prefix(kEtag.size());
+    while (!line.empty() && (line.front() == ' ')) line.remove_prefix(1);
+    while (!line.empty() && (line.back() == '\r' || line.back() == '\n')) line.remove_suffix(1);
+    call.etag = line;
+  }
+  return bytes;
+}
+
+size_t OnSend(char* to, size_t, size_t bytes_max, void* user) {
+  Call& call = *static_cast<Call*>(user);
+  const size_t bytes = std::min(bytes_max, call.request.bytes.size() - call.sent);
+  std::memcpy(to, call.request.bytes.data() + call.sent, bytes);
+  call.sent += bytes;
+  return bytes;
+}
+
+// A connection that was kept and is gone by now: the body is sent once more.
+int OnRewind(void* user, curl_off_t offset, int /*origin*/) {
+  static_cast<Call*>(user)->sent = static_cast<size_t>(offset);
+  return CURL_SEEKFUNC_OK;
+}
+
+ObjectOutcome OutcomeOf(long status, std::string_view code) {
+  switch (status) {
+    case 200:
+    case 204:
+    case 206: return ObjectOutcome::kOk;
+    case 404: return code == "NoSuchBucket" ? ObjectOutcome::kRefused : ObjectOutcome::kAbsent;
+    case 409:
+    case 412: return ObjectOutcome::kChanged;
+    case 416: return ObjectOutcome::kOk;  // the object ends before the range
+    case 301:
+    case 307:
+    case 400:
+    case 401:
+    case 403:
+      return code == "RequestTimeout" ? ObjectOutcome::kUnavailable : ObjectOutcome::kRefused;
+    case 507: return ObjectOutcome::kFull;
+    default: return ObjectOutcome::kUnavailable;
+  }
+}
+
+/// What runs on the thread.
+class S3Loop {
+ public:
+  S3Loop(Bucket bucket, ObjectQueue& queue)
+      : bucket_(std::move(bucket)), queue_(queue), multi_(curl_multi_init()) {
+    curl_multi_setopt(multi_, CURLMOPT_MAXCONNECTS, long{2 * kUnderWayMax});
+  }
+  ~S3Loop() {
+    for (auto& [easy, call] : calls_) {
+      curl_multi_remove_handle(multi_, easy);
+      curl_slist_free_all(call.headers);
+      curl_easy_cleanup(easy);
+    }
+    for (CURL* const easy : spare_) curl_easy_cleanup(easy);
+    curl_multi_cleanup(multi_);
+  }
+  S3Loop(const S3Loop&) = delete;
+  S3Loop& operator=(const S3Loop&) = delete;
+
+  void Wake() { curl_multi_wakeup(multi_); }
+  void Run();
+
+ private:
+  void Begin(ObjectRequest request);
+  void SetUp(Call& call);
+  std::string UrlOf(const ObjectRequest& request) const;
+  void End(CURL* easy, CURLcode result);
+  ObjectReply ReplyOf(Call& call, long status);
+
+  const Bucket bucket_;
+  ObjectQueue& queue_;
+  CURLM* const multi_;
+  std::map<CURL*, Call> calls_;
+  std::vector<CURL*> spare_;
+  std::deque<ObjectRequest> waiting_;
+};
+
+// Keys of a query in their order, and slashes in its values written so, or the signature is another
+// one.
+std::string S3Loop::UrlOf(const ObjectRequest& request) const {
+  if (request.verb != ObjectVerb::kList) {
+    return fmt::format("{}{}{}", bucket_.url, bucket_.prefix, request.name);
+  }
+  const auto encoded = [](std::string_view text) {
+    std::string out;
+    for (const char c : text) out += c == '/' ? "%2F" : std::string(1, c);
+    return out;
+  };
+  std::string url = fmt::format("{}?list-type=2&max-keys={}&prefix={}", bucket_.list,
+                                std::clamp<uint64_t>(request.bytes_max, 1, 1000),
+                                encoded(bucket_.prefix + request.name));
+  if (!request.version.empty()) {
+    url += "&start-after=" + encoded(bucket_.prefix + request.version);
+  }
+  return url;
+}
+
+void S3Loop::SetUp(Call& call) {
+  CURL* const easy = call.easy;
+  const ObjectRequest& request = call.request;
+  curl_easy_setopt(easy, CURLOPT_URL, UrlOf(request).c_str());
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, kConnectMs);
+  curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, kRequestMs);
+  curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);  // to turn it off takes a header
+  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kBufferBytes);
+  curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
+  curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, bucket_.signing.c_str());
+  curl_easy_setopt(easy, CURLOPT_USERPWD, bucket_.user.c_str());
+  if (!bucket_.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, bucket_.ca_file.c_str());
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &OnBody);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &call);
+  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &OnHeader);
+  curl_easy_setopt(easy, CURLOPT_HEADERDATA, &call);
+  const auto header = [&](const std::string& text) {
+    call.headers = curl_slist_append(call.headers, text.c_str());
+  };
+  header("x-amz-content-sha256: UNSIGNED-PAYLOAD");
+  if (!bucket_.session.empty()) header(bucket_.session);
+  call.got_max = kTextBytesMax;
+  switch (request.verb) {
+    case ObjectVerb::kGet: {
+      call.got_max = std::max(request.bytes_max, uint64_t{4096});  // an error is short
+      if (request.whole) break;
+      const uint64_t last = request.offset + request.bytes_max - 1;
+      curl_easy_setopt(easy, CURLOPT_RANGE, fmt::format("{}-{}", request.offset, last).c_str());
+      break;
+    }
+    case ObjectVerb::kSwap:
+      header(request.version.empty() ? "If-None-Match: *" : "If-Match: " + request.version);
+      [[fallthrough]];
+    case ObjectVerb::kPut:
+      curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
+      curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE,
+                       static_cast<curl_off_t>(request.bytes.size()));
+      curl_easy_setopt(easy, CURLOPT_READFUNCTION, &OnSend);
+      curl_easy_setopt(easy, CURLOPT_READDATA, &call);
+      curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, &OnRewind);
+      curl_easy_setopt(easy, CURLOPT_SEEKDATA, &call);
+      break;
+    case ObjectVerb::kRemove: curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "DELETE"); break;
+    case ObjectVerb::kList: break;
+  }
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, call.headers);
+}
+
+void S3Loop::Begin(ObjectRequest request) {
+  CURL* easy = nullptr;
+  if (spare_.empty()) {
+    easy = curl_easy_init();
+  } else {
+    easy = spare_.back();
+    spare_.pop_back();
+    curl_easy_reset(easy);
+  }
+  Call& call = calls_[easy];
+  call.request = std::move(request);
+  call.easy = easy;
+  SetUp(call);
+  curl_multi_add_handle(multi_, easy);
+}
+
+ObjectReply S3Loop::ReplyOf(Call& call, long status) {
+  ObjectRequest& request = call.request;
+  const std::string_view text(reinterpret_cast<const char*>(call.got.data()), call.got.size());
+  const bool is_good = status == 200 || status == 204 || status == 206;
+  const std::string code(is_good ? std::string_view() : S3ErrorCode(text));
+  const ObjectOutcome outcome = OutcomeOf(status, code);
+  if (outcome == ObjectOutcome::kUnavailable || outcome == ObjectOutcome::kRefused ||
+      outcome == ObjectOutcome::kFull) {
+    return NotDone(std::move(request), outcome,
+                   fmt::format("HTTP {}{}{}", status, code.empty() ? "" : " ", code));
+  }
+  ObjectReply reply{.tag = request.tag, .outcome = outcome};
+  if (outcome != ObjectOutcome::kOk) return reply;
+  if (request.verb == ObjectVerb::kList) {
+    auto list = ParseS3List(text);
+    if (!list) {
+      return NotDone(std::move(request), ObjectOutcome::kUnavailable, "what it says is no list");
+    }
+    for (const std::string& key : list->keys) {
+      if (key.starts_with(bucket_.prefix)) reply.names.push_back(key.substr(bucket_.prefix.size()));
+    }
+    if (list->truncated && !reply.names.empty()) reply.version = reply.names.back();
+    return reply;
+  }
+  if (request.verb != ObjectVerb::kGet) return reply;
+  if (status == 416) call.got.clear();
+  // A service that does not know ranges gives all of it.
+  if (!request.whole && status == 200) {
+    const auto begin = static_cast<ptrdiff_t>(std::min<uint64_t>(request.offset, call.got.size()));
+    call.got.erase(call.got.begin(), call.got.begin() + begin);
+  }
+  if (call.got.size() > request.bytes_max) {
+    if (request.whole) return {.tag = request.tag, .outcome = ObjectOutcome::kTooLarge};
+    call.got.resize(request.bytes_max);
+  }
+  reply.bytes = std::move(call.got);
+  if (request.wants_version) reply.version = std::move(call.etag);
+  return reply;
+}
+
+void S3Loop::End(CURL* easy, CURLcode result) {
+  long status = 0;
+  curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+  curl_multi_remove_handle(multi_, easy);
+  auto call = calls_.extract(easy);
+  Call& ended = call.mapped();
+  curl_slist_free_all(ended.headers);
+  spare_.push_back(easy);
+  if (ended.too_large) {
+    queue_.Answer({.tag = ended.request.tag, .outcome = ObjectOutcome::kTooLarge});
+  } else if (result != CURLE_OK) {
+    const bool untrusted = result == CURLE_PEER_FAILED_VERIFICATION;
+    queue_.Answer(NotDone(std::move(ended.request),
+                          untrusted ? ObjectOutcome::kRefused : ObjectOutcome::kUnavailable,
+                          curl_easy_strerror(result)));
+  } else {
+    queue_.Answer(ReplyOf(ended, status));
+  }
+}
+
+void S3Loop::Run() {
+  while (!queue_.stops()) {
+    for (ObjectRequest& request : queue_.TakeAsked()) waiting_.push_back(std::move(request));
+    while (!waiting_.empty() && calls_.size() < kUnderWayMax) {
+      Begin(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+    int running = 0;
+    curl_multi_perform(multi_, &running);
+    int left = 0;
+    bool any = false;
+    while (CURLMsg* const message = curl_multi_info_read(multi_, &left)) {
+      if (message->msg != CURLMSG_DONE) continue;
+      End(message->easy_handle, message->data.result);
+      any = true;
+    }
+    if (!any) curl_multi_poll(multi_, nullptr, 0, kPollMs, nullptr);
+  }
+}
+
+class S3Objects final : public Objects {
+ public:
+  S3Objects(std::string where, Bucket bucket)
+      : where_(std::move(where)),
+        loop_(std::move(bucket), queue_),
+        thread_([this] { loop_.Run(); }) {}
+  ~S3Objects() override {
+    queue_.Stop();
+    loop_.Wake();
+    thread_.join();
+  }
+
+  void Ask(ObjectRequest request) override {
+    queue_.Ask(std::move(request));
+    loop_.Wake();
+  }
+  void Take(std::vector<ObjectReply>& replies, uint64_t wait_us) override {
+    queue_.TakeAnswered(replies, wait_us);
+  }
+  std::string where() const override { return where_; }
+
+ private:
+  const std::string where_;
+  ObjectQueue queue_;
+  S3Loop loop_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Objects>> OpenS3(const RemoteAddress& address,
+                                        const RemoteCredentials& credentials) {
+  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (ready != CURLE_OK) return Fail(ErrorCode::kIo, curl_easy_strerror(ready));
+  std::string region = address.region;
+  for (const char* const name : {"AWS_REGION", "AWS_DEFAULT_REGION"}) {
+    const char* const value = std::getenv(name);
+    if (region.empty() && value != nullptr) region = value;
+  }
+  if (region.empty()) {
+    if (address.endpoint.empty()) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--remote s3: no region: set AWS_REGION, or add ?region=NAME");
+    }
+    region = "us-east-1";  // what services of one place expect
+  }
+  Bucket bucket{.prefix = address.prefix.empty() ? "" : address.prefix + "/",
+                .signing = fmt::format("aws:amz:{}:s3", region),
+                .user = credentials.s3_key_id + ":" + credentials.s3_secret,
+                .ca_file = address.ca_file};
+  if (!credentials.s3_session_token.empty()) {
+    bucket.session = "x-amz-security-token: " + credentials.s3_session_token;
+  }
+  const std::string endpoint = address.endpoint.empty()
+                                   ? fmt::format("https://s3.{}.amazonaws.com", region)
+                                   : address.endpoint;
+  const size_t host = endpoint.find("://") + 3;
+  bucket.url = address.path_style ? fmt::format("{}/{}/", endpoint, address.bucket)
+                                  : fmt::format("{}{}.{}/", endpoint.substr(0, host),
+                                                address.bucket, endpoint.substr(host));
+  bucket.list = bucket.url.substr(0, bucket.url.size() - (address.path_style ? 1 : 0));
+  return std::make_unique<S3Objects>(Describe(address), std::move(bucket));
+}
+
+}  // namespace quire::remote
