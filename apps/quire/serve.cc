@@ -200,6 +200,8 @@ Result<int> Serve(ServeFlags& flags) {
   options.call_timeout_us = flags.call_timeout_s * uint64_t{1'000'000};
   options.sessions.idle_us = flags.session_idle_s * uint64_t{1'000'000};
   options.loopback_names_only = !flags.no_auth;
+  options.publishes = !flags.runtime.remote.empty() &&
+                      (flags.runtime.store.empty() || flags.runtime.remote_writes == "all");
   const http::ServiceContext served{.engine = runtime->engine(),
                                     .cache = runtime->cache(),
                                     .hub = hub,

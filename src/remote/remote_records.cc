@@ -293,11 +293,11 @@ void RemoteRecords::Put(const PutRequest& request) {
   if (may && Find(identity.key) == Presence::kPresent) return refuse(StoreOutcome::kPresent);
   const uint64_t bytes = Seal::ObjectBytes(*request.layout);
   const bool has_room = writing_bytes_ == 0 || writing_bytes_ + bytes <= options_.writing_bytes_max;
-  if (!may || !has_room) {
-    MutexLock lock(mutex_);
-    ++stats_.writes_skipped;
-    return refuse(may ? StoreOutcome::kBusy : StoreOutcome::kIo);
+  if (!may) {
+    CountSkipped();
+    return refuse(StoreOutcome::kIo);
   }
+  if (!has_room) return refuse(StoreOutcome::kBusy);
   const uint64_t now_us = clock_.NowMicros();
   Job job{.verb = ObjectVerb::kPut,
           .caller_tag = request.tag,
@@ -313,6 +313,11 @@ void RemoteRecords::Put(const PutRequest& request) {
   Send(id, added);
   MutexLock lock(mutex_);
   ++stats_.writing;
+}
+
+void RemoteRecords::CountSkipped() {
+  MutexLock lock(mutex_);
+  ++stats_.writes_skipped;
 }
 
 void RemoteRecords::Remove(const Digest& key, uint64_t tag) {

@@ -58,6 +58,8 @@ class RemoteRecords {
   /// Seals and sends. kBusy: too much is on its way.
   /// Ends: as tier::Store::Put; kIo also where nothing is asked just now
   void Put(const tier::PutRequest& request);
+  /// A record that is not put again: it was busy.
+  void CountSkipped();
   void Erase(const tier::PublisherId& publisher, uint64_t epoch, uint64_t tag);
   void Tell(const tier::PublisherId& publisher, uint64_t epoch) { epochs_.Tell(publisher, epoch); }
   void Remove(const Digest& key, uint64_t tag);

@@ -203,7 +203,10 @@ void RemoteStore::OnLocal(const StoreCompletion& end, std::vector<StoreCompletio
 }
 
 void RemoteStore::OnRemote(const StoreCompletion& end, std::vector<StoreCompletion>& done) {
-  if (end.tag == kOwnTags) return;
+  if (end.tag == kOwnTags) {
+    if (end.outcome == StoreOutcome::kBusy) remote_->CountSkipped();
+    return;
+  }
   if (both_.contains(end.tag)) return EndBoth(end, done);
   const auto load = remote_loads_.extract(end.tag);
   if (load && end.outcome == StoreOutcome::kOk && IsAllOf(load.mapped().request)) {

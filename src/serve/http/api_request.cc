@@ -352,12 +352,33 @@ ApiResult<void> ReadCounts(Fields& fields, uint32_t choices_max, ApiCall& call) 
   if (call.choices * std::max<size_t>(call.prompts.size(), 1) > choices_max) {
     return fields.Bad("n", fmt::format("asks for more than {} answers in all", choices_max));
   }
-  const bool may_only_read = !call.session.empty() || call.echo;
+  const bool may_only_read = !call.session.empty() || call.echo || call.publishes;
   QUIRE_ASSIGN(call.max_tokens, fields.Count("max_tokens", may_only_read ? 0 : 1, UINT32_MAX));
   if (call.endpoint == Endpoint::kChat) {
     QUIRE_ASSIGN(const auto tokens, fields.Count("max_completion_tokens", 1, UINT32_MAX));
     if (tokens) call.max_tokens = tokens;
   }
+  return {};
+}
+
+// Prefill here, decode there: {"publish": true}, or as vLLM's proxies say it, which add fields of
+// their connectors that mean nothing here.
+ApiResult<void> ReadTransfer(Fields& fields, ApiCall& call) {
+  if (const Json* const asked = fields.Find("kv_transfer"); asked != nullptr) {
+    if (!asked->is_object()) return fields.Bad("kv_transfer", "must be an object");
+    Fields inner(*asked, "kv_transfer.");
+    QUIRE_ASSIGN(call.publishes, inner.Flag("publish", false));
+    QUIRE_TRY(inner.NothingElse());
+  }
+  const Json* const params = fields.Find("kv_transfer_params");
+  if (params == nullptr || params->is_null()) return {};
+  if (!params->is_object()) return fields.Bad("kv_transfer_params", "must be an object");
+  const auto decode = params->find("do_remote_decode");
+  if (decode != params->end() && !decode->is_boolean() && !decode->is_null()) {
+    return fields.Bad("kv_transfer_params",
+                      "has a 'do_remote_decode' that is neither true nor false");
+  }
+  call.publishes = call.publishes || (decode != params->end() && *decode == true);
   return {};
 }
 
@@ -382,6 +403,7 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   QUIRE_ASSIGN(auto model, fields.Text("model"));
   call.model = std::move(model).value_or("");
   QUIRE_TRY(ReadText(fields, choices_max, call));
+  QUIRE_TRY(ReadTransfer(fields, call));
   QUIRE_TRY(ReadCounts(fields, choices_max, call));
   QUIRE_ASSIGN(call.sampling, ReadSampling(fields));
   QUIRE_TRY(ReadRules(fields, call));

@@ -58,6 +58,7 @@ struct ApiCall {
   uint64_t timeout_us = UINT64_MAX;  // the server's own timeout holds too
   bool echo = false;                 // of kCompletions: the answer begins with the prompt
   std::vector<CallHint> hints{};
+  bool publishes = false;                // answers when another machine can go on with its blocks
   bool explain_misses = false;           // says where the prompt differs from what is cached
   std::vector<uint64_t> message_ends{};  // then, of kChat: tokens up to the end of each message
 };

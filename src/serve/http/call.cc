@@ -158,6 +158,16 @@ OrderedJson Call::UsageJson() const {
   return usage;
 }
 
+// In the words of vLLM's connectors, so that their proxies hand it to the server that decodes.
+OrderedJson Call::TransferJson() const {
+  OrderedJson json = {{"do_remote_prefill", why_not_published_->empty()},
+                      {"do_remote_decode", false},
+                      {"remote_engine_id", "quire"},
+                      {"published", why_not_published_->empty()}};
+  if (!why_not_published_->empty()) json["reason"] = *why_not_published_;
+  return json;
+}
+
 OrderedJson Call::PieceJson(size_t index, Asked& asked, const Answer::Piece& piece) {
   OrderedJson choice = {{"index", index}};
   if (call_.endpoint == Endpoint::kChat) {
@@ -194,6 +204,12 @@ std::string Call::TakeStream() {
   }
   if (!ended()) return text;
   streamed_end_ = true;
+  if (why_not_published_) {
+    OrderedJson json = HeadJson(/*is_piece=*/true);
+    json["choices"] = OrderedJson::array();
+    json["kv_transfer_params"] = TransferJson();
+    text += ServerSentEvent(json);
+  }
   if (call_.include_usage) {
     OrderedJson json = HeadJson(/*is_piece=*/true);
     json["choices"] = OrderedJson::array();
@@ -220,6 +236,7 @@ std::string Call::Body() {
   OrderedJson json = HeadJson(/*is_piece=*/false);
   json["choices"] = std::move(choices);
   json["usage"] = UsageJson();
+  if (why_not_published_) json["kv_transfer_params"] = TransferJson();
   return Dump(json);
 }
 

@@ -158,6 +158,12 @@ class Call {
   const std::optional<ApiError>& error() const { return error_; }
 
   bool streams() const { return call_.stream; }
+  bool publishes() const { return call_.publishes; }
+  /// So many records were not written when it began.
+  void NotePublishing(uint64_t lost) { lost_before_ = lost; }
+  uint64_t lost_before() const { return lost_before_; }
+  /// Its blocks are durable in the remote; or why they may not be. Before the end of the answer.
+  void SetPublished(std::string why_not) { why_not_published_ = std::move(why_not); }
   const std::string& id() const { return head_.id; }
   /// Server-sent events of what is new; after the end, with the usage and [DONE]. After an error,
   /// the error.
@@ -181,6 +187,7 @@ class Call {
   OrderedJson HeadJson(bool is_piece) const;
   OrderedJson FirstDifference() const;
   OrderedJson UsageJson() const;
+  OrderedJson TransferJson() const;
   OrderedJson PieceJson(size_t index, Asked& asked, const Answer::Piece& piece);
 
   const Context context_;
@@ -192,7 +199,9 @@ class Call {
   std::optional<ApiError> error_;
   std::optional<ApiError> cancelled_;
   bool streamed_end_ = false;
-  std::vector<bool> role_said_;  // of each answer of a chat's stream
+  uint64_t lost_before_ = 0;
+  std::optional<std::string> why_not_published_{};  // empty: it is
+  std::vector<bool> role_said_;                     // of each answer of a chat's stream
 };
 
 /// Why a call ends that did not fail, when the server stops.

@@ -375,6 +375,16 @@ class StreamConnection final : public Connection,
         asio::use_awaitable);
   }
 
+  asio::awaitable<void> Publish(Call& call) {
+    co_await asio::co_spawn(
+        context_.workers,
+        [](Service& service, Call& published) -> asio::awaitable<void> {
+          service.Publish(published);
+          co_return;
+        }(context_.service, call),
+        asio::use_awaitable);
+  }
+
   /// Sees a call to its end, whatever becomes of the client. False: the client has no whole answer.
   asio::awaitable<bool> ServeCall(Handled& handled, Call& call, unsigned version, bool keep_alive) {
     call.Listen([self = this->shared_from_this()] {
@@ -415,6 +425,7 @@ class StreamConnection final : public Connection,
       co_await AwaitWake();
     }
     call.Unlisten();
+    if (call.publishes() && reachable && !call.error()) co_await Publish(call);
     const CallReport report = call.Report();
     context_.service.NoteEnd(handled, report);
     line_.call = report;

@@ -40,6 +40,8 @@ struct ServiceOptions {
   std::string on_full = "reject";  // of calls that do not say (SetOnFull)
   uint64_t calls_per_tenant_max = 256;
   SessionLimits sessions{};
+  // What is computed goes to a remote, so calls may hand it over to other machines.
+  bool publishes = false;
   // Without keys: who reaches it under another name than a loopback one is refused, so that pages
   // of other sites cannot (DNS rebinding).
   bool loopback_names_only = true;
@@ -57,7 +59,7 @@ struct ServiceContext {
   std::function<std::vector<SequenceEntry>()> engine_sequences;   // waits for the engine
   std::function<std::pair<uint64_t, uint64_t>()> budget_used_of;  // bytes
   std::function<std::string(const std::string&)> strftime_now;    // for templates
-  const DiskStore* store = nullptr;                               // of the cache; null: none
+  DiskStore* store = nullptr;                                     // of the cache; null: none
   SessionStore* sessions = nullptr;                               // of the engine; null: none
 };
 
@@ -101,6 +103,9 @@ class Service {
   void Finish(const HttpRequest& request, Handled& handled);
   Handled Handle(const HttpRequest& request);
   /// To be called when a call has ended, before it is destroyed.
+  /// Of a call that has ended and publishes: waits until its blocks are durable in the remote, and
+  /// tells the call whether they are.
+  void Publish(Call& call);
   void NoteEnd(const Handled& handled, const CallReport& report);
   void NoteReply(const Handled& handled, uint32_t status, double seconds);
   TransportCounters& transport() { return transport_; }
@@ -147,6 +152,8 @@ class Service {
   ApiResult<Reply> SetLimits(const HttpRequest& request);
   ApiResult<Reply> Demote(const HttpRequest& request);
   ApiResult<Reply> DemoteHolder(const DemoteCall& call);
+
+  uint64_t RecordsNotWritten() const;
 
   // service_calls.cc
   ApiResult<void> CheckModel(const ApiCall& call) const;

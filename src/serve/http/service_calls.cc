@@ -35,6 +35,12 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
   if (draining_) return std::unexpected(ShuttingDown());
   QUIRE_ASSIGN(ApiCall call, ParseCall(endpoint, request.body, options_.choices_max));
   QUIRE_TRY(CheckModel(call));
+  if (call.publishes && !options_.publishes) {
+    return BadRequest(
+        "kv_transfer",
+        "this server writes what it computes to no remote: start it with --remote, and with "
+        "--remote-writes all where it has --store too");
+  }
   if (call.session.empty()) {
     QUIRE_ASSIGN(handled.outcome, Start(std::move(call), handled.caller, SessionId::None(),
                                         /*add_special=*/true));
@@ -117,15 +123,32 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
                                options_.calls_per_tenant_max));
   }
   const uint32_t choices = call.choices;
+  const bool publishes = call.publishes;
   auto started = std::make_unique<Call>(Call::Context{.engine = context_.engine,
                                                       .hub = context_.hub,
                                                       .live = live_,
                                                       .tokenizer = context_.tokenizer},
                                         std::move(call), std::move(head), std::move(progress));
+  if (publishes) started->NotePublishing(RecordsNotWritten());
   for (size_t i = 0; i < requests.size(); ++i) {
     QUIRE_TRY(started->Submit(std::move(requests[i]), /*counts_prompt=*/i % choices == 0));
   }
   return started;
+}
+
+uint64_t Service::RecordsNotWritten() const {
+  const std::optional<RemoteStats> remote = context_.store->stats().remote;
+  return remote ? remote->writes_failed + remote->writes_skipped : 0;
+}
+
+// A record that the remote did not take is counted, whoever's it was: then this call does not
+// promise its own.
+void Service::Publish(Call& call) {
+  const auto flushed = context_.store->Flush();
+  const uint64_t lost = RecordsNotWritten() - call.lost_before();
+  if (!flushed) return call.SetPublished(flushed.error().message);
+  call.SetPublished(lost == 0 ? std::string()
+                              : fmt::format("the remote did not take {} records meanwhile", lost));
 }
 
 // One answer's request keeps for all of them.
