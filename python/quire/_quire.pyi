@@ -172,14 +172,17 @@ class DiskStore:
     Several caches may share one; one process at a time owns a directory. Threads: any.
     """
 
-    def __init__(self, directory: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0) -> None:
+    def __init__(self, directory: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0, remote: str = '', fleet_key: str | os.PathLike[str] | None = None, remote_writes_all: bool = False) -> None:
         """
-        directory: made if there is none. Empty: nothing is on disk, there are warm_bytes alone.
+        directory: made if there is none. Empty: nothing is on disk, there are warm_bytes or a remote alone.
         cap_bytes: hard, of all its files.
         commit_interval_s: what a crash may lose.
         staging_bytes: memory for bytes on their way.
         scrub_bytes_per_s: re-reads what it has, so fast; 0: never.
         warm_bytes: memory in front of the disk, for caches whose blocks are on a device.
+        remote: a service that machines share, behind the others: redis://HOST, rediss://HOST or s3://BUCKET (docs/remote.md).
+        fleet_key: a file of 32 random bytes that they have in common; without it nothing is shared.
+        remote_writes_all: not only what is used again is written there.
         Raises: BusyError another process has it; UnsupportedError a newer version wrote it; NoSpaceError; IoError.
         """
 

@@ -10,8 +10,8 @@
 namespace quire::remote {
 
 /// Begins to connect, and returns at once. Requests go down pipelines, one of reads and one of
-/// writes for each node, on a thread of its own; of a cluster it keeps the slot map and follows MOVED and
-/// ASK. A node that does not answer is left alone for 0.25 s, then longer, up to 8 s.
+/// writes for each node, on a thread of its own; of a cluster it keeps the slot map and follows
+/// MOVED and ASK. A node that does not answer is left alone for 0.25 s, then longer, up to 8 s.
 ///
 /// Errors: kNotFound, kIo the certificates of TLS
 Result<std::unique_ptr<Objects>> OpenRedis(const RemoteAddress& address,

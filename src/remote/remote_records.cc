@@ -18,8 +18,8 @@ using tier::StoreOutcome;
 
 namespace {
 
-constexpr uint64_t kEpochsPart = 0;         // the id of what is asked about epochs
-constexpr uint64_t kRetryPauseUs = 20'000;  // then twice as long, less a random part
+constexpr uint64_t kEpochsPiece = 0;        // the id of what is asked about epochs
+constexpr uint64_t kRetryPauseUs = 20'000;  // then twice as long, less up to half of it
 constexpr tier::PublisherId kUnnamed{};
 
 void CountTime(std::array<uint64_t, 32>& log2, uint64_t us) {
@@ -61,6 +61,11 @@ Presence RemoteRecords::Find(const Digest& key) const {
   const uint64_t now_us = clock_.NowMicros();
   MutexLock lock(mutex_);
   return may_ask_ ? presence_.Of(key, now_us) : Presence::kAbsent;
+}
+
+RemoteUse RemoteRecords::use() const {
+  MutexLock lock(mutex_);
+  return {.may_ask = may_ask_, .reading = stats_.reading, .writing = stats_.writing};
 }
 
 RemoteStats RemoteRecords::stats() const {
@@ -120,7 +125,7 @@ void RemoteRecords::SendRead(uint64_t id, const Job& job) {
     request.offset = offset;
     request.bytes_max = bytes;
     request.whole = IsWhole(load);
-    parts_[request.tag] = id;
+    pieces_[request.tag] = id;
     objects_->Ask(request);
   };
   if (load.section_first == 0) return ask(0, kSealedHeadBytes + range.bytes);
@@ -131,15 +136,15 @@ void RemoteRecords::SendRead(uint64_t id, const Job& job) {
 void RemoteRecords::Send(uint64_t id, Job& job) {
   ++job.tries;
   job.retry_us = 0;
-  job.parts = 1;
+  job.pieces = 1;
   if (job.verb == ObjectVerb::kGet) {
     job.head.clear();
     job.sealed.clear();
-    job.parts = job.load.section_first == 0 ? 1 : 2;
+    job.pieces = job.load.section_first == 0 ? 1 : 2;
     return SendRead(id, job);
   }
   const uint64_t tag = next_id_++;
-  parts_[tag] = id;
+  pieces_[tag] = id;
   objects_->Ask({.tag = tag,
                  .verb = job.verb,
                  .name = seal_->NameOf(job.key),
@@ -168,7 +173,7 @@ void RemoteRecords::OnRead(Jobs::iterator at, ObjectReply& reply) {
     const bool is_head = job.head.empty() && reply.bytes.size() == kSealedHeadBytes;
     (is_head ? job.head : job.sealed) = std::move(reply.bytes);
   }
-  if (--job.parts > 0) return;
+  if (--job.pieces > 0) return;
   job.came = true;
   OpenRead(at);
 }
@@ -379,19 +384,19 @@ void RemoteRecords::OnUnavailable(Jobs::iterator at, ObjectReply& reply) {
     const StoreOutcome outcome = StoreOutcome::kIo;
     return job.verb == ObjectVerb::kGet ? EndRead(at, outcome) : End(at, outcome);
   }
-  // The other part of it, if there is one, belongs to nothing any more.
-  std::erase_if(parts_, [&](const auto& part) { return part.second == at->first; });
+  // The other piece of it, if there is one, belongs to nothing any more.
+  std::erase_if(pieces_, [&](const auto& piece) { return piece.second == at->first; });
   job.retry_us = retry_us;
   MutexLock lock(mutex_);
   ++stats_.retries;
 }
 
 void RemoteRecords::OnReply(ObjectReply& reply, std::vector<StoreCompletion>& done) {
-  const auto part = parts_.extract(reply.tag);
-  if (!part) return;  // it ended before, or comes twice
+  const auto piece = pieces_.extract(reply.tag);
+  if (!piece) return;  // it ended before, or comes twice
   const bool failed =
       reply.outcome == ObjectOutcome::kUnavailable || reply.outcome == ObjectOutcome::kRefused;
-  if (part.mapped() == kEpochsPart) {
+  if (piece.mapped() == kEpochsPiece) {
     const ObjectOutcome outcome = epochs_.OnReply(reply, clock_.NowMicros());
     if (outcome != ObjectOutcome::kOk) {
       const bool is_foreign = reply.outcome == ObjectOutcome::kOk;
@@ -403,7 +408,7 @@ void RemoteRecords::OnReply(ObjectReply& reply, std::vector<StoreCompletion>& do
     return epochs_.TakeEnded(done, clock_.NowMicros());
   }
   failed ? Failed(reply.outcome, reply.detail) : Succeeded();
-  const auto job = jobs_.find(part.mapped());
+  const auto job = jobs_.find(piece.mapped());
   if (job == jobs_.end()) return;
   if (failed) return OnUnavailable(job, reply);
   if (job->second.verb == ObjectVerb::kGet) return OnRead(job, reply);
@@ -445,7 +450,7 @@ void RemoteRecords::AskEpochs() {
   if (!request) return;
   if (may_probe) breaker_.OnProbe();
   request->tag = next_id_++;
-  parts_[request->tag] = kEpochsPart;
+  pieces_[request->tag] = kEpochsPiece;
   objects_->Ask(*std::move(request));
 }
 

@@ -35,7 +35,14 @@ struct RemoteOptions {
   FleetEpochTimes epochs{};
 };
 
-/// Threads:  Find, EpochOf, stats any; the rest one at a time
+/// What is under way, for those that look often.
+struct RemoteUse {
+  bool may_ask = false;
+  uint64_t reading = 0;  // records
+  uint64_t writing = 0;  //
+};
+
+/// Threads:  Find, EpochOf, use, stats any; the rest one at a time
 /// Lifetime: the clock must outlive it; what requests point to, as tier::Store says
 class RemoteRecords {
  public:
@@ -48,6 +55,7 @@ class RemoteRecords {
   /// What is known without asking: kAbsent, where nothing could be asked just now.
   tier::Presence Find(const Digest& key) const;
   uint64_t EpochOf(const tier::PublisherId& publisher) const { return epochs_.EpochOf(publisher); }
+  RemoteUse use() const;
   RemoteStats stats() const;
   std::string where() const { return objects_->where(); }
 
@@ -84,7 +92,7 @@ class RemoteRecords {
     uint64_t caller_deadline_us = ~uint64_t{0};
     uint64_t retry_us = 0;            // 0: it is on its way
     uint32_t tries = 0;               //
-    uint32_t parts = 0;               // replies that are to come
+    uint32_t pieces = 0;              // replies that are to come
     uint64_t bytes = 0;               // of a write
     std::vector<std::byte> object{};  // of a write that is not on its way
     std::vector<std::byte> head{};    // of a read
@@ -124,8 +132,8 @@ class RemoteRecords {
   Incarnation incarnation_{};
   Breaker breaker_;
   Prng prng_;
-  Jobs jobs_;                           // by id
-  std::map<uint64_t, uint64_t> parts_;  // of requests on their way: the id of their job
+  Jobs jobs_;                            // by id
+  std::map<uint64_t, uint64_t> pieces_;  // of requests on their way: the id of their job
   // Keys that are being read, and the one whose answer they wait for: itself, or none.
   std::map<Digest, std::optional<Digest>> asked_;
   uint64_t next_id_ = 1;

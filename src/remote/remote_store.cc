@@ -83,11 +83,12 @@ void RemoteStore::Touch(std::span<const tier::RecordUse> uses, std::span<Presenc
   } else {
     std::ranges::fill(out, Presence::kUnknown);
   }
+  const bool may_ask = remote_->use().may_ask;
   for (size_t i = 0; i < uses.size(); ++i) {
     const Presence there = remote_->Find(uses[i].key);
     if (local_ == nullptr) out[i] = there;
     if (writes_ == RemoteWrites::kAll || there == Presence::kPresent) continue;
-    if (remote_->stats().breaker != BreakerState::kClosed) continue;
+    if (!may_ask) continue;
     const uint64_t number = NumberOf(uses[i].key);
     if (!reused_.insert(number).second) continue;
     reused_order_.push_back(number);
@@ -145,7 +146,7 @@ StoreStats RemoteStore::Stats() const {
   } else {
     stats.bytes_cap = ~uint64_t{0};  // nobody says
   }
-  const RemoteStats remote = remote_->stats();
+  const RemoteUse remote = remote_->use();
   stats.loads_pending += remote.reading;
   stats.in_flight += remote.reading + remote.writing;
   if (local_ == nullptr) stats.writes_pending += remote.writing;
@@ -270,7 +271,7 @@ void RemoteStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
   uint64_t local_wait_us = 0;
   if (local_ != nullptr) {
     // One of them is waited for; the other one's turn is soon.
-    const bool waits_here = remote_->stats().reading == 0 || !local_loads_.empty();
+    const bool waits_here = remote_->use().reading == 0 || !local_loads_.empty();
     if (waits_here) local_wait_us = std::exchange(wait_us, 0);
     std::vector<StoreCompletion> ended;
     local_->Tick(ended, local_wait_us);

@@ -25,8 +25,8 @@ struct RespValue {
   }
 };
 
-/// Replies out of a stream of bytes that come in any pieces. What a server says sizes nothing beyond
-/// the limits: lines 4 KiB, arrays a million items and 8 deep, bulks as the caller says.
+/// Replies out of a stream of bytes that come in any pieces. What a server says sizes nothing
+/// beyond the limits: lines 4 KiB, arrays a million items and 8 deep, bulks as the caller says.
 ///
 /// Threads: one
 class RespReader {

@@ -125,9 +125,9 @@ Digest DigestOf(const Incarnation& incarnation, const tier::RecordIdentity& iden
   Blake2b<32> hash;
   hash.Update("quire sealed record");
   hash.Update(std::as_bytes(std::span(incarnation)));
-  for (const Digest* part :
+  for (const Digest* digest :
        {&identity.key, &identity.parent, &identity.profile, &identity.geometry}) {
-    hash.Update(std::as_bytes(std::span(*part)));
+    hash.Update(std::as_bytes(std::span(*digest)));
   }
   hash.Update(std::as_bytes(std::span(identity.publisher)));
   hash.UpdateNumber(identity.erase_epoch);

@@ -35,8 +35,8 @@ using RemoteVisitor = std::function<void(std::string_view name, const SealedHead
 Result<RemoteReport> StatRemote(Objects& objects, const FleetKey& fleet, const Clock& clock,
                                 const RemoteVisitor& visit = nullptr);
 
-/// Erases all of a publisher: no machine finds it any more, and its objects are removed. What cannot
-/// be removed stays sealed, and is found by nobody.
+/// Erases all of a publisher: no machine finds it any more, and its objects are removed. What
+/// cannot be removed stays sealed, and no machine finds it.
 ///
 /// Errors: as StatRemote
 Result<RemoteReport> RemoveFromRemote(std::unique_ptr<Objects> objects, const FleetKey& fleet,
