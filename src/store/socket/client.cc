@@ -156,6 +156,14 @@ Result<std::vector<uint64_t>> SocketStore::Ask(PacketKind kind, std::string_view
                        fmt::format("store: a namespace of {} bytes, at most {} over a socket",
                                    name_space.size(), kNameBytesMax));
   }
+  MutexLock lock(mutex_);
+  if (closing_) return quire::Fail(ErrorCode::kInvalidArgument, "store: it is closed");
+  return AskNow(kind, name_space, limits, kCallUs);
+}
+
+Result<std::vector<uint64_t>> SocketStore::AskNow(PacketKind kind, std::string_view name_space,
+                                                  const NamespaceLimits& limits,
+                                                  uint64_t timeout_us) {
   auto work = std::make_shared<Work>();
   const auto call = std::make_shared<Call>();
   work->kind = kind;
@@ -163,16 +171,14 @@ Result<std::vector<uint64_t>> SocketStore::Ask(PacketKind kind, std::string_view
   work->limits = limits;
   work->call = call;
   work->left = 1;
-  const uint64_t end_us = Now() + kCallUs;
-  MutexLock lock(mutex_);
-  if (closing_) return quire::Fail(ErrorCode::kInvalidArgument, "store: it is closed");
   HandIn(std::move(work));
+  const uint64_t begin_us = Now();
   while (!call->ended) {
-    const uint64_t now_us = Now();
-    if (now_us >= end_us) {
+    const uint64_t waited_us = Now() - begin_us;
+    if (waited_us >= timeout_us) {
       return quire::Fail(ErrorCode::kDeadline, path_ + ": the store's owner does not answer");
     }
-    call_ended_.WaitFor(mutex_, end_us - now_us);
+    call_ended_.WaitFor(mutex_, timeout_us - waited_us);
   }
   if (!call->ok) return quire::Fail(ErrorCode::kIo, path_ + ": the store's owner has gone");
   return std::move(call->numbers);
@@ -197,18 +203,17 @@ BlockStoreStats SocketStore::stats() {
 }
 
 void SocketStore::Close() {
-  (void)stats();  // the last ones
   {
     MutexLock lock(mutex_);
-    if (closing_) {
+    if (std::exchange(closing_, true)) {
       while (!joined_) call_ended_.Wait(mutex_);
       return;
     }
-    closing_ = true;
-    auto flush = std::make_shared<Work>();
-    flush->call = std::make_shared<Call>();
-    flush->left = 1;
-    HandIn(std::move(flush));
+    (void)AskNow(PacketKind::kFlush, "", {}, ~uint64_t{0});
+    const auto numbers = AskNow(PacketKind::kStats, "", {}, kCallUs);
+    if (numbers) last_stats_ = StatsOf(*numbers);
+    stopping_ = true;
+    wake_->Set();
   }
   if (thread_.joinable()) thread_.join();
   MutexLock lock(mutex_);
@@ -236,7 +241,7 @@ bool SocketStore::TakeSubmitted() {
   MutexLock lock(mutex_);
   for (auto& work : submitted_) queue_.push_back(std::move(work));
   submitted_.clear();
-  return !closing_ || !queue_.empty() || !sent_.empty();
+  return !stopping_ || !queue_.empty() || !sent_.empty();
 }
 
 bool SocketStore::HasConnection() {

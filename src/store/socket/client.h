@@ -91,6 +91,9 @@ class SocketStore final : public BlockStore::Impl {
   void HandIn(std::shared_ptr<Work> work) QUIRE_REQUIRES(mutex_);
   Result<std::vector<uint64_t>> Ask(PacketKind kind, std::string_view name_space,
                                     const NamespaceLimits& limits = {});
+  Result<std::vector<uint64_t>> AskNow(PacketKind kind, std::string_view name_space,
+                                       const NamespaceLimits& limits, uint64_t timeout_us)
+      QUIRE_REQUIRES(mutex_);
 
   // The thread's.
 
@@ -122,6 +125,7 @@ class SocketStore final : public BlockStore::Impl {
   CondVar call_ended_;
   std::deque<std::shared_ptr<Work>> submitted_ QUIRE_GUARDED_BY(mutex_);
   bool closing_ QUIRE_GUARDED_BY(mutex_) = false;
+  bool stopping_ QUIRE_GUARDED_BY(mutex_) = false;
   bool joined_ QUIRE_GUARDED_BY(mutex_) = false;
   BlockStoreStats last_stats_ QUIRE_GUARDED_BY(mutex_);
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint64_t kCopyBytesMax = uint64_t{64} << 20;  // or one packet's, if that is more
 constexpr uint64_t kGreetingUs = 10'000'000;
+constexpr uint64_t kGreetingMax = 16;  // more wait to be accepted
 constexpr uint64_t kAcceptPauseUs = 100'000;  // when the system has no descriptor left
 constexpr uint64_t kLastAnswersUs = 1'000'000;
 constexpr uint32_t kPacketsPerTurn = 16;  // of one client, before the next one's turn
@@ -77,7 +78,8 @@ void StoreServer::Turn(bool serves) {
   std::vector<pollfd> waiting = {{.fd = stop_->descriptor(), .events = POLLIN, .revents = 0},
                                  {.fd = store_.event_fd(), .events = POLLIN, .revents = 0}};
   if (!serves) waiting[0].fd = -1;
-  const bool accepts = serves && NowMicros() >= accepts_after_us_;
+  const bool accepts = serves && NowMicros() >= accepts_after_us_ &&
+                       clients_.size() < uint64_t{options_.clients_max} + kGreetingMax;
   waiting.push_back(
       {.fd = accepts ? listener_->descriptor() : -1, .events = POLLIN, .revents = 0});
   bool greets = !accepts || !serves;
@@ -113,25 +115,19 @@ void StoreServer::Turn(bool serves) {
       Leave(client, "did not greet");
     }
   }
-  if (waiting[2].revents != 0) AcceptAll();
+  if (waiting[2].revents != 0) Accept();
   std::erase_if(clients_, [](const Client& client) { return client.gone && client.batches == 0; });
 }
 
-void StoreServer::AcceptAll() {
-  while (auto socket = listener_->Accept()) {
-    const auto here = [](const Client& client) { return !client.gone; };
-    if (std::cmp_greater_equal(std::ranges::count_if(clients_, here), options_.clients_max)) {
-      Refuse(*socket, {ErrorCode::kBusy, fmt::format("store {}: it serves {} clients, the most "
-                                                     "it may",
-                                                     options_.socket, options_.clients_max)});
-      continue;
-    }
-    clients_.push_back({.socket = std::move(*socket),
-                        .greets_until_us = NowMicros() + kGreetingUs});
-    clients_.back().peer = clients_.back().socket.peer();
-    return;  // the next one is there at once when nothing else is
+void StoreServer::Accept() {
+  auto socket = listener_->Accept();
+  if (!socket) {
+    accepts_after_us_ = NowMicros() + kAcceptPauseUs;
+    return;
   }
-  accepts_after_us_ = NowMicros() + kAcceptPauseUs;
+  const UnixSocket::Peer peer = socket->peer();
+  clients_.push_back(
+      {.socket = std::move(*socket), .peer = peer, .greets_until_us = NowMicros() + kGreetingUs});
 }
 
 void StoreServer::Refuse(UnixSocket& socket, const Error& error) {
@@ -179,9 +175,21 @@ void StoreServer::Take(Client& client, std::span<const std::byte> packet) {
   }
 }
 
+uint64_t StoreServer::Serves() const {
+  return static_cast<uint64_t>(std::ranges::count_if(clients_, [](const Client& client) {
+    return !client.gone && client.greets_until_us == 0;
+  }));
+}
+
 void StoreServer::Greet(Client& client, std::span<const std::byte> packet) {
   if (const auto hello = ParseHello(packet); !hello) {
     Refuse(client.socket, hello.error());
+    return Leave(client, "is refused");
+  }
+  if (Serves() >= options_.clients_max) {
+    Refuse(client.socket, {ErrorCode::kBusy,
+                           fmt::format("store {}: it serves {} clients, the most it may",
+                                       options_.socket, options_.clients_max)});
     return Leave(client, "is refused");
   }
   auto slab = SharedMemory::Create(slab_bytes_);
@@ -262,8 +270,7 @@ void StoreServer::AnswerNow(Client& client, const PacketRequest& request) {
     reply.numbers = {usage->blocks, usage->bytes_live, usage->bytes};
   } else {
     BlockStoreStats stats = store_.stats();
-    const auto here = [](const Client& other) { return !other.gone; };
-    stats.clients = static_cast<uint64_t>(std::ranges::count_if(clients_, here));
+    stats.clients = Serves();
     reply.numbers = NumbersOf(stats);
   }
   Say(client, reply, 0);

@@ -77,7 +77,9 @@ class StoreServer {
               std::unique_ptr<UnixListener> listener, std::unique_ptr<Event> stop);
 
   void Turn(bool serves);
-  void AcceptAll();
+  void Accept();
+  /// Clients that were greeted and are here.
+  uint64_t Serves() const;
   void Refuse(UnixSocket& socket, const Error& error);
   void Read(Client& client);
   void Take(Client& client, std::span<const std::byte> packet);
