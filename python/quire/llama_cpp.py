@@ -66,10 +66,20 @@ class _Layout(NamedTuple):
 
     @staticmethod
     def decode(text: bytes) -> "_Layout":
-        head, parts = json.loads(text)
-        return _Layout(bytes.fromhex(head), [_Part([_Rows(*rows) for rows in keys],
-                                                   [_Rows(*rows) for rows in values])
-                                             for keys, values in parts])
+        """Raises ValueError: no layout."""
+        try:
+            head, parts = json.loads(text)
+            layout = _Layout(bytes.fromhex(head), [_Part([_Rows(*rows) for rows in keys],
+                                                         [_Rows(*rows) for rows in values])
+                                                   for keys, values in parts])
+            tensors = [rows for part in layout.parts for rows in part.tensors()]
+            if tensors and all(rows.row_bytes > 0 and rows.element_bytes >= 0 and
+                               (not rows.element_bytes or rows.row_bytes % rows.element_bytes == 0)
+                               for rows in tensors):
+                return layout
+        except TypeError:
+            pass
+        raise ValueError("a block without the layout of a state")
 
     def token_bytes(self) -> int:
         return sum(rows.row_bytes for part in self.parts for rows in part.tensors())
@@ -314,23 +324,23 @@ class QuireCache(BaseLlamaCache):  # type: ignore[misc]
         buffers = [bytearray(result.length if result.outcome == Outcome.OK else 0)
                    for result in known]
         results = self._store.wait(self._store.submit_get(keys, buffers, namespace=self._namespace))
-        front, pieces, count = None, [], 0
+        read: tuple[bytes, _Layout] | None = None
+        pieces, count = [], 0
         for key, buffer, result in zip(keys, buffers, results):
-            data = memoryview(buffer)[:result.length if result.outcome == Outcome.OK else 0]
-            if data[:4] != _MAGIC or len(data) < 8:
+            if result.outcome != Outcome.OK:
                 break
-            size = 8 + struct.unpack_from("<I", data, 4)[0]
             begin, end = found[key]
-            if front is None:
-                front = bytes(data[:size])
-                layout = _Layout.decode(front[8:])
-            if data[:size] != front or len(data) != size + layout.token_bytes() * (end - begin):
+            data = memoryview(buffer)[:result.length]
+            front = _front_of(data)
+            if front is not None and read is None:
+                read = (front, _Layout.decode(front[8:]))
+            if read is None or front != read[0] or (
+                    len(data) != len(read[0]) + read[1].token_bytes() * (end - begin)):
+                self._store.remove(key, namespace=self._namespace)  # it is none of ours
                 break
-            pieces.append((data[size:], end - begin))
+            pieces.append((data[len(read[0]):], end - begin))
             count = end
-        if front is None:
-            return None
-        return layout, _join(layout, pieces), count
+        return (read[1], _join(read[1], pieces), count) if read is not None and pieces else None
 
     def _save(self) -> Any:
         context = self._llm.ctx
@@ -352,6 +362,18 @@ class QuireCache(BaseLlamaCache):  # type: ignore[misc]
             if what not in self._warned:
                 self._warned.add(what)
                 _log.warning("quire could not %s: %s", what, error)
+
+
+def _front_of(data: Any) -> bytes | None:
+    """Magic number and layout of a block; None: it has none that can be read."""
+    if len(data) < 8 or data[:4] != _MAGIC:
+        return None
+    front = bytes(data[:8 + struct.unpack_from("<I", data, 4)[0]])
+    try:
+        _Layout.decode(front[8:])
+    except ValueError:
+        return None
+    return front
 
 
 def _join(layout: _Layout, pieces: list[tuple[Any, int]]) -> list[Any]:
