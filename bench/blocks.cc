@@ -198,8 +198,9 @@ Result<Subject> PutServed(uint64_t bytes, bool accepts) {
   auto local = std::make_shared<OpaqueBlocks>(bytes, options);
   served->Fill();
   local->Fill();
-  Timed timed = InGigabytes(*served, accepts ? "a client puts eight blocks, until they can be found"
-                                             : "a client puts eight blocks, until they are durable");
+  Timed timed =
+      InGigabytes(*served, accepts ? "a client puts eight blocks, until they can be found"
+                                   : "a client puts eight blocks, until they are durable");
   const auto put = [](OpaqueBlocks& blocks) {
     blocks.Check(blocks.store->Flush());
     return blocks.Put();

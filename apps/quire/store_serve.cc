@@ -53,10 +53,11 @@ void PrintReady(const StoreServeFlags& flags, const BlockStoreStats& stats) {
                {"block_bytes_max", stats.block_bytes_max},
                {"blocks", stats.blocks}});
   } else {
-    fmt::print("quire store serves {} ({} blocks, cap {}) at {}\n"
-               "try: quire store status {}\n",
-               flags.store.directory, stats.blocks, FormatBytes(stats.bytes_cap),
-               flags.server.socket, flags.server.socket);
+    fmt::print(
+        "quire store serves {} ({} blocks, cap {}) at {}\n"
+        "try: quire store status {}\n",
+        flags.store.directory, stats.blocks, FormatBytes(stats.bytes_cap), flags.server.socket,
+        flags.server.socket);
   }
   FlushOutput();
 }
@@ -129,9 +130,8 @@ Result<int> Status(const StatusFlags& flags, bool of_namespace) {
   auto object = StatsJson(stats);
   if (of_namespace) {
     QUIRE_ASSIGN(const NamespaceUsage usage, store->Usage(flags.name_space));
-    object["namespace"] = {{"blocks", usage.blocks},
-                           {"live_bytes", usage.bytes_live},
-                           {"bytes", usage.bytes}};
+    object["namespace"] = {
+        {"blocks", usage.blocks}, {"live_bytes", usage.bytes_live}, {"bytes", usage.bytes}};
   }
   if (flags.json) {
     PrintJson(object);

@@ -822,10 +822,11 @@ enum {
   QUIRE_BLOCK_ABSENT = 2,     // get, exists, remove: it is not there
   QUIRE_BLOCK_DAMAGED = 3,    // get: what lay there was not it, and is forgotten: a miss
   QUIRE_BLOCK_TOO_SMALL = 4,  // get: it is longer than `out`
-  QUIRE_BLOCK_TOO_LARGE = 5,  // longer than block_bytes_max; a key or namespace that no socket takes
-  QUIRE_BLOCK_NO_SPACE = 6,   // put: the disk is full, or the quota below what is recycled at once
-  QUIRE_BLOCK_IO = 7,         // the disk failed
-  QUIRE_BLOCK_CLOSED = 8,     // the store was closed before
+  QUIRE_BLOCK_TOO_LARGE =
+      5,                     // longer than block_bytes_max; a key or namespace that no socket takes
+  QUIRE_BLOCK_NO_SPACE = 6,  // put: the disk is full, or the quota below what is recycled at once
+  QUIRE_BLOCK_IO = 7,        // the disk failed
+  QUIRE_BLOCK_CLOSED = 8,    // the store was closed before
   QUIRE_BLOCK_UNREACHABLE = 9  // the process that serves the store went away, or is not there. What
                                // was to be changed may have been
 };

@@ -29,7 +29,7 @@ Result<SharedMemory> SharedMemory::Create(uint64_t bytes) {
 }
 
 Result<SharedMemory> SharedMemory::Map(Descriptor file, uint64_t bytes) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.get(), &status) != 0) return FailErrno(errno, "stat", kName);
   if (bytes == 0 || std::cmp_less(status.st_size, bytes)) {
     return Fail(ErrorCode::kCorrupt,

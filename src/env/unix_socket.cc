@@ -38,7 +38,7 @@ const sockaddr* Generic(const sockaddr_un& address) {
 
 /// Whether a name that is there may be replaced: nobody listens at it.
 Result<void> CheckLeft(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) {
     if (errno == ENOENT) return {};
     return FailErrno(errno, "stat", path);
@@ -155,15 +155,14 @@ Result<std::unique_ptr<UnixListener>> UnixListener::Listen(const std::string& pa
   }
   if (::chmod(made.c_str(), access.mode) != 0) return fail("chmod");
   if (::listen(socket.get(), kBacklog) != 0) return fail("listen");
-  struct stat status {};
+  struct stat status{};
   if (::stat(made.c_str(), &status) != 0) return fail("stat");
   if (::rename(made.c_str(), path.c_str()) != 0) return fail("rename");
-  return std::unique_ptr<UnixListener>(
-      new UnixListener(std::move(socket), path, status.st_ino));
+  return std::unique_ptr<UnixListener>(new UnixListener(std::move(socket), path, status.st_ino));
 }
 
 UnixListener::~UnixListener() {
-  struct stat status {};
+  struct stat status{};
   if (::lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_) ::unlink(path_.c_str());
 }
 

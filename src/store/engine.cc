@@ -139,11 +139,14 @@ void BlockEngine::Begin(Request& request) {
                        });
       return;
     case RequestKind::kErase:
-      transfers_.Begin([publisher = request.identity.publisher](tier::Store& store, uint64_t tag) {
-        store.Erase(publisher, store.EpochOf(publisher) + 1, tag);
-      }, ends_, [this, &request](const StoreCompletion& end) {
-        End(request, end.outcome == StoreOutcome::kOk ? BlockOutcome::kOk : BlockOutcome::kIo);
-      });
+      transfers_.Begin(
+          [publisher = request.identity.publisher](tier::Store& store, uint64_t tag) {
+            store.Erase(publisher, store.EpochOf(publisher) + 1, tag);
+          },
+          ends_,
+          [this, &request](const StoreCompletion& end) {
+            End(request, end.outcome == StoreOutcome::kOk ? BlockOutcome::kOk : BlockOutcome::kIo);
+          });
   }
 }
 

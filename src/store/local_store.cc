@@ -282,8 +282,7 @@ Result<std::unique_ptr<BlockStore::Impl>> OpenDirectory(const BlockStoreOptions&
   QUIRE_ASSIGN(auto event, Event::Create());
   QUIRE_ASSIGN(auto files, MakeFiles({.depth = options.disk_requests_max}));
   QUIRE_ASSIGN(auto engine, BlockEngine::Open(options, *files, SystemClock()));
-  auto opened =
-      std::make_unique<LocalStore>(std::move(files), std::move(engine), std::move(event));
+  auto opened = std::make_unique<LocalStore>(std::move(files), std::move(engine), std::move(event));
   QUIRE_TRY(opened->Start());
   return opened;
 }

@@ -46,8 +46,7 @@ Result<std::unique_ptr<Connection>> Connection::Open(const std::string& path) {
     std::string_view why;
     (void)reader.Read(reader.left(), why);
     const bool known = welcome.refused <= static_cast<uint32_t>(ErrorCode::kTooLarge);
-    return Fail(known ? static_cast<ErrorCode>(welcome.refused) : ErrorCode::kIo,
-                std::string(why));
+    return Fail(known ? static_cast<ErrorCode>(welcome.refused) : ErrorCode::kIo, std::string(why));
   }
   if (welcome.version != kProtocolVersion) {
     return Fail(ErrorCode::kUnsupported, fmt::format("{}: version {} of an owner, {} here", path,
@@ -308,10 +307,11 @@ SocketStore::Packet SocketStore::Gather(const std::shared_ptr<Work>& work, Packe
   for (; work->next < work->items.size() && payload < kPacketPayload; ++work->next) {
     const Item& item = work->items[work->next];
     const size_t more = sizeof(PacketItem) + item.key.size();
-    if (items.size() == kPacketItemsMax || blocks_ + items.size() >= connection_->welcome.blocks_max)
+    if (items.size() == kPacketItemsMax ||
+        blocks_ + items.size() >= connection_->welcome.blocks_max)
       break;
-    const bool is_too_large = item.key.size() > kKeyBytesMax ||
-                              item.data.size() > connection_->welcome.block_bytes_max;
+    const bool is_too_large =
+        item.key.size() > kKeyBytesMax || item.data.size() > connection_->welcome.block_bytes_max;
     if (is_too_large) {
       EndItem(*work, work->next, {.outcome = BlockOutcome::kTooLarge});
       continue;

@@ -26,17 +26,26 @@ bool HasNumbers(PacketKind kind) {
 }
 
 // In the order of the format.
-constexpr std::array kStats = {
-    &BlockStoreStats::blocks,        &BlockStoreStats::bytes,
-    &BlockStoreStats::bytes_cap,     &BlockStoreStats::bytes_live,
-    &BlockStoreStats::block_bytes_max, &BlockStoreStats::memory_bytes,
-    &BlockStoreStats::bytes_written, &BlockStoreStats::bytes_read,
-    &BlockStoreStats::evicted,       &BlockStoreStats::damaged,
-    &BlockStoreStats::puts,          &BlockStoreStats::puts_present,
-    &BlockStoreStats::puts_failed,   &BlockStoreStats::hits,
-    &BlockStoreStats::misses,        &BlockStoreStats::gets_failed,
-    &BlockStoreStats::removed,       &BlockStoreStats::puts_lost,
-    &BlockStoreStats::memory_hits,   &BlockStoreStats::clients};
+constexpr std::array kStats = {&BlockStoreStats::blocks,
+                               &BlockStoreStats::bytes,
+                               &BlockStoreStats::bytes_cap,
+                               &BlockStoreStats::bytes_live,
+                               &BlockStoreStats::block_bytes_max,
+                               &BlockStoreStats::memory_bytes,
+                               &BlockStoreStats::bytes_written,
+                               &BlockStoreStats::bytes_read,
+                               &BlockStoreStats::evicted,
+                               &BlockStoreStats::damaged,
+                               &BlockStoreStats::puts,
+                               &BlockStoreStats::puts_present,
+                               &BlockStoreStats::puts_failed,
+                               &BlockStoreStats::hits,
+                               &BlockStoreStats::misses,
+                               &BlockStoreStats::gets_failed,
+                               &BlockStoreStats::removed,
+                               &BlockStoreStats::puts_lost,
+                               &BlockStoreStats::memory_hits,
+                               &BlockStoreStats::clients};
 
 }  // namespace
 
@@ -57,10 +66,10 @@ Result<PacketRequest> ParseRequest(std::span<const std::byte> packet, uint64_t s
   RequestHeader header;
   if (!reader.Read(header)) return Corrupt("a request without a whole header");
   if (header.kind == 0 || header.kind > kPacketKindMax) return Corrupt("an unknown request");
-  PacketRequest request = {.kind = static_cast<PacketKind>(header.kind),
-                           .number = header.number,
-                           .limits = {.bytes_quota = header.limits[0],
-                                      .bytes_floor = header.limits[1]}};
+  PacketRequest request = {
+      .kind = static_cast<PacketKind>(header.kind),
+      .number = header.number,
+      .limits = {.bytes_quota = header.limits[0], .bytes_floor = header.limits[1]}};
   if (header.count > kPacketItemsMax || (header.count > 0) != HasBlocks(request.kind)) {
     return Corrupt(fmt::format("a request about {} blocks", header.count));
   }
@@ -124,8 +133,8 @@ std::vector<std::byte> MakeReply(const PacketReply& reply) {
                          .number = reply.number});
   for (const uint64_t number : reply.numbers) writer.Add(number);
   for (const BlockResult& result : reply.results) {
-    writer.Add(PacketResult{.outcome = static_cast<uint32_t>(result.outcome),
-                            .bytes = result.bytes});
+    writer.Add(
+        PacketResult{.outcome = static_cast<uint32_t>(result.outcome), .bytes = result.bytes});
   }
   return writer.Take();
 }

@@ -51,9 +51,10 @@ TEST(StoreProtocol, BytesAreFrozen) {
   writer.Add(Hello{});
   const auto packet = writer.Take();
   EXPECT_TRUE(std::ranges::equal(packet, std::as_bytes(std::span(hello))));
-  const auto reply = MakeReply({.kind = PacketKind::kGet,
-                                .number = 258,
-                                .results = {{.outcome = BlockOutcome::kTooSmall, .bytes = 65'537}}});
+  const auto reply =
+      MakeReply({.kind = PacketKind::kGet,
+                 .number = 258,
+                 .results = {{.outcome = BlockOutcome::kTooSmall, .bytes = 65'537}}});
   const std::vector<uint8_t> bytes = {2, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0,
                                       4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0};
   EXPECT_TRUE(std::ranges::equal(reply, std::as_bytes(std::span(bytes))));

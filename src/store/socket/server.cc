@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kCopyBytesMax = uint64_t{64} << 20;  // or one packet's, if that is more
 constexpr uint64_t kGreetingUs = 10'000'000;
-constexpr uint64_t kGreetingMax = 16;  // more wait to be accepted
+constexpr uint64_t kGreetingMax = 16;         // more wait to be accepted
 constexpr uint64_t kAcceptPauseUs = 100'000;  // when the system has no descriptor left
 constexpr uint64_t kLastAnswersUs = 1'000'000;
 constexpr uint32_t kPacketsPerTurn = 16;  // of one client, before the next one's turn
@@ -48,8 +48,8 @@ Result<std::unique_ptr<StoreServer>> StoreServer::Create(BlockStore& store,
   }
   QUIRE_ASSIGN(auto stop, Event::Create());
   QUIRE_ASSIGN(auto listener, UnixListener::Listen(options.socket, options.access));
-  return std::unique_ptr<StoreServer>(new StoreServer(
-      store, options, store.stats().block_bytes_max, std::move(listener), std::move(stop)));
+  return std::unique_ptr<StoreServer>(new StoreServer(store, options, store.stats().block_bytes_max,
+                                                      std::move(listener), std::move(stop)));
 }
 
 StoreServer::StoreServer(BlockStore& store, const StoreServerOptions& options,
@@ -80,8 +80,7 @@ void StoreServer::Turn(bool serves) {
   if (!serves) waiting[0].fd = -1;
   const bool accepts = serves && NowMicros() >= accepts_after_us_ &&
                        clients_.size() < uint64_t{options_.clients_max} + kGreetingMax;
-  waiting.push_back(
-      {.fd = accepts ? listener_->descriptor() : -1, .events = POLLIN, .revents = 0});
+  waiting.push_back({.fd = accepts ? listener_->descriptor() : -1, .events = POLLIN, .revents = 0});
   bool greets = !accepts || !serves;
   for (const Client& client : clients_) {
     const bool reads = serves && client.answers.empty() && client.put_back.empty();
@@ -176,9 +175,8 @@ void StoreServer::Take(Client& client, std::span<const std::byte> packet) {
 }
 
 uint64_t StoreServer::Serves() const {
-  return static_cast<uint64_t>(std::ranges::count_if(clients_, [](const Client& client) {
-    return !client.gone && client.greets_until_us == 0;
-  }));
+  return static_cast<uint64_t>(std::ranges::count_if(
+      clients_, [](const Client& client) { return !client.gone && client.greets_until_us == 0; }));
 }
 
 void StoreServer::Greet(Client& client, std::span<const std::byte> packet) {
@@ -187,9 +185,9 @@ void StoreServer::Greet(Client& client, std::span<const std::byte> packet) {
     return Leave(client, "is refused");
   }
   if (Serves() >= options_.clients_max) {
-    Refuse(client.socket, {ErrorCode::kBusy,
-                           fmt::format("store {}: it serves {} clients, the most it may",
-                                       options_.socket, options_.clients_max)});
+    Refuse(client.socket,
+           {ErrorCode::kBusy, fmt::format("store {}: it serves {} clients, the most it may",
+                                          options_.socket, options_.clients_max)});
     return Leave(client, "is refused");
   }
   auto slab = SharedMemory::Create(slab_bytes_);
@@ -285,8 +283,7 @@ void StoreServer::TakeEnded() {
     --client.batches;
     client.slab_bytes_used -= batch.slab_bytes;
     if (client.gone) continue;
-    Say(client,
-        {.kind = batch.kind, .number = batch.number, .results = std::move(ended.results)},
+    Say(client, {.kind = batch.kind, .number = batch.number, .results = std::move(ended.results)},
         batch.blocks);
   }
 }

@@ -84,9 +84,9 @@ TEST_F(SocketStoreTest, ClientsShareBlocks) {
   PutOne(*b, "", "empty", {});
   EXPECT_EQ(GetOne(*a, "", "empty", 0), Bytes());
   const std::vector<std::string_view> keys = {"key", "none"};
-  EXPECT_THAT(a->Wait(a->Exists("ns", keys))->results,
-              testing::ElementsAre(testing::Field(&BlockResult::outcome, kOk),
-                                   BlockResult{kAbsent}));
+  EXPECT_THAT(
+      a->Wait(a->Exists("ns", keys))->results,
+      testing::ElementsAre(testing::Field(&BlockResult::outcome, kOk), BlockResult{kAbsent}));
   EXPECT_THAT(b->Wait(b->Remove("ns", keys))->results,
               testing::ElementsAre(BlockResult{kOk}, BlockResult{kAbsent}));
   EXPECT_EQ(GetOne(*a, "ns", "key", 400'000), std::nullopt);
@@ -248,7 +248,7 @@ TEST_F(SocketStoreTest, TooManyClientsAreRefused) {
 
 TEST_F(SocketStoreTest, TheNameHasItsModeAndReplacesWhatADeadOwnerLeft) {
   StartOwner();
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat(path_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600);
   EXPECT_EQ(UnixListener::Listen(path_, {}).error().code, ErrorCode::kBusy);
@@ -265,8 +265,7 @@ TEST_F(SocketStoreTest, TheNameHasItsModeAndReplacesWhatADeadOwnerLeft) {
   EXPECT_EQ(status.st_mode & 0777, 0660);
   const auto store = Connect();
   PutOne(*store, "", "key", TestBlock(1, 10));
-  EXPECT_EQ(UnixListener::Listen(options_.directory, {}).error().code,
-            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(UnixListener::Listen(options_.directory, {}).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(UnixListener::Listen(std::string(200, 'x'), {}).error().code,
             ErrorCode::kInvalidArgument);
 }
