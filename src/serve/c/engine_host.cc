@@ -78,6 +78,7 @@ Result<std::shared_ptr<EngineHost>> EngineHost::Open(const HostOptions& options)
                                               .load = options.load,
                                               .resident_tokens = options.resident_tokens,
                                               .sessions = host->sessions_.get()}));
+  host->leases_.emplace(*host->engine_, *host->cache_, SystemClock());
   host->driver_ = std::make_unique<Driver>(*host->engine_);
   return host;
 }
@@ -187,7 +188,8 @@ std::string EngineHost::StatsJson() const {
   if (store_ != nullptr) store = OrderedJson::parse(ToJson(store_->stats()));
   return DumpJson({{"engine", JsonOf(driver_->stats(), SystemClock().NowMicros())},
                    {"cache", OrderedJson::parse(ToJson(cache_->stats()))},
-                   {"store", std::move(store)}});
+                   {"store", std::move(store)},
+                   {"leases", JsonOf(leases_->All())}});
 }
 
 std::string EngineHost::SequencesJson() const {

@@ -21,6 +21,8 @@ enum class Way : uint8_t {
   kDemote,
   kLimits,
   kSequences,
+  kLeases,
+  kLease,
   kMetrics,
   kTokenize,
   kDetokenize,
@@ -36,7 +38,7 @@ struct Route {
   std::string_view name = "other";  // in metrics
   std::string_view methods{};       // as the field Allow lists them
   bool is_open = false;             // needs no key
-  std::string_view rest{};          // what of the path names one model or session
+  std::string_view rest{};          // what of the path names one model, session or lease
 };
 
 /// Lifetime: its `rest` is a part of `path`

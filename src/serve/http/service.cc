@@ -98,6 +98,7 @@ Service::Service(const ServiceContext& context, const ServiceOptions& options)
       options_(options),
       started_s_(static_cast<uint64_t>(std::time(nullptr))),
       sessions_(context.engine, options.sessions),
+      leases_(context.engine, context.cache, context.clock),
       tree_(context.cache.options().profile.block_tokens) {}
 
 Result<std::unique_ptr<Service>> Service::Create(const ServiceContext& context,
@@ -281,7 +282,9 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kErase:
     case Way::kDemote:
     case Way::kLimits:
+    case Way::kLease:
     case Way::kSequences: return reply(Operate(request, route.way, handled.caller));
+    case Way::kLeases: return Leases(request, handled);
     case Way::kMetrics: return reply(MetricsText(handled.caller));
     case Way::kNone:
     case Way::kHealth:
@@ -433,6 +436,7 @@ Reply Service::CacheJson(const Caller& caller) const {
     const auto [used, limit] = context_.budget_used_of();
     const BlockMapCells map = ShrinkBlockMap(context_.cache.BlockMap(), kBlockMapCells);
     json["budget"] = {{"used_bytes", used}, {"limit_bytes", limit}};
+    json["leases"] = JsonOf(leases_.All());
     json["cache"] = OrderedJson::parse(ToJson(context_.cache.stats()));
     if (context_.store != nullptr)
       json["store"] = OrderedJson::parse(ToJson(context_.store->stats()));
@@ -461,6 +465,7 @@ Reply Service::MetricsText(const Caller& caller) const {
     if (context_.store != nullptr) snapshot.store = context_.store->stats();
     snapshot.engine = context_.engine_stats();
     std::tie(snapshot.budget_used_bytes, snapshot.budget_bytes) = context_.budget_used_of();
+    for (const BudgetLease& lease : leases_.All()) snapshot.budget_leased_bytes += lease.bytes;
     snapshot.transport = &transport_;
     snapshot.process = ReadProcessStats();
     snapshot.sessions = sessions_.count();
