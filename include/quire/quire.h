@@ -784,8 +784,8 @@ typedef struct quire_store quire_store;
 
 typedef struct quire_store_options {
   size_t size;
-  // Made when it does not exist; its parent must. "unix:PATH": the store that another process serves
-  // at this socket (`quire store serve`), whose choice everything below is then
+  // Made when it does not exist; its parent must. "unix:PATH": the store that another process
+  // serves at this socket (`quire store serve`), whose choice everything below is then
   const char* directory;
   uint64_t bytes_cap;           // of all files together, never exceeded; 0: 8 GiB
   uint64_t block_bytes_max;     // longest block; 0: 64 MiB, or a sixteenth of the cap if less

@@ -132,8 +132,8 @@ struct NamespaceUsage {
 /// A store: a directory, owned by one process at a time, or a connection to its owner.
 ///
 /// Put, Get, Exists, Remove, Erase and Flush hand in a batch and return its number at once; nothing
-/// fails, all is said by the results. A batch ends once: for whoever waits for it with Wait, else in
-/// Drain. Batches that are under way at the same time take effect in any order.
+/// fails, all is said by the results. A batch ends once: for the caller that waits for it with Wait,
+/// else in Drain. Batches that are under way at the same time take effect in any order.
 ///
 /// Names:    namespaces do not see each other's keys. Each is written to files of its own, so there
 ///           should be fewer of them than a quarter of bytes_cap / (2 * block_bytes_max)
@@ -150,8 +150,9 @@ class BlockStore {
   /// Opens the store in a directory, or makes one; or connects to the process that serves one.
   ///
   /// Errors: kInvalidArgument no directory, or sizes that no store can have; kBusy another process
-  ///         (or object) has it, or its owner serves as many clients as it may; kUnsupported a newer
-  ///         version wrote it, or serves it; kNotFound no such socket; kNoSpace; kIo
+  ///         (or object) has it, or its owner serves as many clients as it may; kUnsupported a
+  ///         newer version wrote it, or serves it; kNotFound no such socket; kDeadline its owner
+  ///         does not answer; kNoSpace; kIo
   static Result<std::unique_ptr<BlockStore>> Open(const BlockStoreOptions& options);
   /// Close.
   ~BlockStore();
@@ -185,8 +186,8 @@ class BlockStore {
   /// store's; do not read or close it.
   int event_fd() const;
 
-  /// Limits a namespace, as long as its directory stays open. What it has beyond its quota goes when
-  /// it is written to again.
+  /// Limits a namespace, as long as its directory stays open. What it has beyond its quota goes
+  /// when it is written to again.
   ///
   /// Errors: kIo, kDeadline of a store that is served: its owner does not answer
   Result<void> SetLimits(std::string_view name_space, const NamespaceLimits& limits);

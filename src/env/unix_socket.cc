@@ -69,9 +69,9 @@ Result<UnixSocket> UnixSocket::Connect(const std::string& path) {
 }
 
 Result<bool> UnixSocket::Send(std::span<const std::byte> packet, int descriptor) {
-  iovec part = {.iov_base = const_cast<std::byte*>(packet.data()), .iov_len = packet.size()};
+  iovec bytes_of = {.iov_base = const_cast<std::byte*>(packet.data()), .iov_len = packet.size()};
   msghdr message = {};
-  message.msg_iov = &part;
+  message.msg_iov = &bytes_of;
   message.msg_iovlen = 1;
   alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))] = {};
   if (descriptor >= 0) {
@@ -91,9 +91,9 @@ Result<bool> UnixSocket::Send(std::span<const std::byte> packet, int descriptor)
 }
 
 Result<std::optional<UnixSocket::Packet>> UnixSocket::Receive(std::span<std::byte> into) {
-  iovec part = {.iov_base = into.data(), .iov_len = into.size()};
+  iovec bytes_of = {.iov_base = into.data(), .iov_len = into.size()};
   msghdr message = {};
-  message.msg_iov = &part;
+  message.msg_iov = &bytes_of;
   message.msg_iovlen = 1;
   alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))] = {};
   message.msg_control = control;

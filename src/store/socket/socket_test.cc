@@ -1,4 +1,4 @@
-// A store that is served: as the local one for its clients, also when the owner or one of them goes.
+// A store that is served: as the local one for its clients, also when the owner or a client goes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
