@@ -1,5 +1,5 @@
-"""llama-cpp-python's cache on a quire.store.BlockStore: what a context computed of a prompt, cut into
-rows per token and stored by block, so that prompts share what they begin with, also in other
+"""llama-cpp-python's cache on a quire.store.BlockStore: what a context computed of a prompt, cut
+into rows per token and stored by block, so that prompts share what they begin with, also in other
 processes and after a restart. docs/adapters/llama_cpp.md.
 
     llm = llama_cpp.Llama("model.gguf", flash_attn=True)
@@ -56,7 +56,7 @@ class _Part(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """How a state lies in its bytes, whatever its length: this belongs to a version of llama.cpp."""
+    """How a state lies in its bytes, whatever its length; it belongs to a version of llama.cpp."""
 
     head: bytes
     parts: list[_Part]
@@ -120,21 +120,23 @@ def _read_part(reader: _Reader, tokens: int) -> tuple[_Part, list[Any]]:
         raise ValueError("no layers")
     part, arrays = _Part([], []), []
     for _ in range(layers):
-        part.keys.append(_Rows(*reader.take("<iQ"), 0))
+        kind, row_bytes = reader.take("<iQ")
+        part.keys.append(_Rows(kind, row_bytes, 0))
         arrays.append(reader.rows(tokens, part.keys[-1]))
     for _ in range(layers):
         if transposed:
             kind, element_bytes, elements = reader.take("<iII")
             rows = _Rows(kind, element_bytes * elements, element_bytes)
         else:
-            rows = _Rows(*reader.take("<iQ"), 0)
+            kind, row_bytes = reader.take("<iQ")
+            rows = _Rows(kind, row_bytes, 0)
         part.values.append(rows)
         arrays.append(reader.rows(tokens, rows))
     return part, arrays
 
 
 def _parse(data: Any, tokens: int) -> _State:
-    """Reads a state of one sequence to its last byte. Raises ValueError where it is not as known."""
+    """Reads a state of one sequence to its last byte. ValueError: it is not as known."""
     for head_bytes in (8, 4, 0):
         reader, parts, arrays = _Reader(data, head_bytes), [], []
         try:
@@ -172,18 +174,18 @@ def _build(layout: _Layout, rows: list[Any], tokens: int) -> bytes:
 
 
 class QuireCache(BaseLlamaCache):  # type: ignore[misc]
-    """What Llama.set_cache takes. A lookup restores the longest stored prefix of the prompt right into
-    the context of the model that it was made with, if that has less of it; so each Llama has a cache
-    object of its own, and several may share one store.
+    """What Llama.set_cache takes. A lookup restores the longest stored prefix of the prompt right
+    into the context of the model that it was made with, if that has less of it; so each Llama has
+    a cache object of its own, and several may share one store.
 
     Not thread-safe, as Llama is not. A store that fails costs hits, never an answer.
     """
 
     def __init__(self, llm: Any, store: str | os.PathLike[str] | BlockStore, *,
                  cap_bytes: int = 8 << 30, block_tokens: int = 32) -> None:
-        """store: a directory, "unix:PATH" of one that is served, or a BlockStore. block_tokens: that
-        are stored together; what a prompt has beyond whole blocks is stored as well, for prompts that
-        are the same or go on from there.
+        """store: a directory, "unix:PATH" of one that is served, or a BlockStore. block_tokens:
+        that are stored together; what a prompt has beyond whole blocks is stored as well, for
+        prompts that are the same or go on from there.
 
         Reads the whole model file once, as its digest is part of the name of what is stored.
         Raises: UnsupportedError recurrent and hybrid models, encoders, models with images;
@@ -236,7 +238,7 @@ class QuireCache(BaseLlamaCache):  # type: ignore[misc]
             wanted = self._blocks(tokens)
             for length in {self._prompt_tokens, count}:
                 if 0 < length <= count:
-                    wanted.update(self._tails(tokens[:length], lengths=(length % self._block_tokens,)))
+                    wanted.update(self._tails(tokens[:length], (length % self._block_tokens,)))
             keys = list(wanted)
             found = self._store.wait(self._store.submit_exists(keys, namespace=self._namespace))
             missing = [key for key, result in zip(keys, found) if result.outcome != Outcome.OK]
@@ -293,7 +295,8 @@ class QuireCache(BaseLlamaCache):  # type: ignore[misc]
         return found
 
     def _exist(self, blocks: dict[bytes, tuple[int, int]]) -> Iterator[tuple[bytes, bool]]:
-        results = self._store.wait(self._store.submit_exists(list(blocks), namespace=self._namespace))
+        results = self._store.wait(self._store.submit_exists(list(blocks),
+                                                             namespace=self._namespace))
         return ((key, result.outcome == Outcome.OK) for key, result in zip(blocks, results))
 
     def _restore(self, tokens: Any, evaluated: int) -> int:
@@ -351,7 +354,8 @@ class QuireCache(BaseLlamaCache):  # type: ignore[misc]
 
     def _load(self, state: bytes) -> bool:
         data = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        return llama_cpp.llama_state_seq_set_data(self._llm.ctx, data, len(state), 0) == len(state)
+        read = llama_cpp.llama_state_seq_set_data(self._llm.ctx, data, len(state), 0)
+        return bool(read == len(state))
 
     @contextlib.contextmanager
     def _failing_softly(self, what: str) -> Iterator[None]:
@@ -415,7 +419,8 @@ def _identity(llm: Any) -> str:
                  "adapter": adapter, "version": llama_cpp.__version__, "parameters": parameters,
                  "gpu_layers": llm.model_params.n_gpu_layers,
                  "machine": llama_cpp.llama_print_system_info().decode()}
-    return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=32).hexdigest()
+    text = json.dumps(described, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
 
 
 def _model_files(path: str) -> list[str]:

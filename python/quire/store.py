@@ -6,8 +6,8 @@ docs/durability.md.
         store.put("key", data)           # durable when it returns; with accepts_puts: found
         data = store.get("key")          # bytes, or None
 
-One process owns a directory. Others use it by its socket: `quire store serve DIR --socket PATH`, and
-`BlockStore("unix:PATH")`.
+One process owns a directory. Others use it by its socket: `quire store serve DIR --socket PATH`,
+and `BlockStore("unix:PATH")`.
 """
 
 import atexit
