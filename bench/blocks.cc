@@ -1,5 +1,6 @@
 // The store of opaque blocks, in batches of eight: putting beside as many files, each written past
-// the page cache and synced, by threads; and reading out of memory beside a copy.
+// the page cache and synced, by threads; reading out of memory beside a copy; and all of it through
+// a socket beside the process that owns the store.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 #include "bench/quiet.h"
 #include "env/host_buffer.h"
 #include "quire/store.h"
+#include "store/socket/server.h"
 
 namespace quire::bench {
 namespace {
@@ -116,6 +118,26 @@ struct OpaqueBlocks {
   std::unique_ptr<BlockStore> store;
 };
 
+/// The same store behind a socket: `store` is a client, and the owner serves on a thread.
+struct ServedBlocks : OpaqueBlocks {
+  ServedBlocks(uint64_t bytes, const BlockStoreOptions& options) : OpaqueBlocks(bytes, options) {
+    owned = std::move(store);
+    const std::string socket = directory / "socket";
+    server = Must(store::StoreServer::Create(*owned, {.socket = socket}));
+    thread = std::thread([this] { server->Run(); });
+    store = Must(BlockStore::Open({.directory = "unix:" + socket}));
+  }
+  ~ServedBlocks() {
+    store.reset();
+    server->Stop();
+    thread.join();
+  }
+
+  std::unique_ptr<BlockStore> owned;
+  std::unique_ptr<store::StoreServer> server;
+  std::thread thread;
+};
+
 Timed InGigabytes(const OpaqueBlocks& blocks, std::string slice) {
   Timed timed;
   timed.unit = "GB/s";
@@ -165,6 +187,42 @@ Result<Subject> GetWarm(uint64_t bytes) {
   return timed;
 }
 
+BlockStoreOptions InMemory(uint64_t bytes) {
+  return {.memory_bytes = 4 * kBatch * (bytes + kBesideBytes), .accepts_puts = true};
+}
+
+Result<Subject> PutServed(uint64_t bytes, bool accepts) {
+  BlockStoreOptions options = InMemory(bytes);
+  options.accepts_puts = accepts;
+  auto served = std::make_shared<ServedBlocks>(bytes, options);
+  auto local = std::make_shared<OpaqueBlocks>(bytes, options);
+  served->Fill();
+  local->Fill();
+  Timed timed =
+      InGigabytes(*served, accepts ? "a client puts eight blocks, until they can be found"
+                                   : "a client puts eight blocks, until they are durable");
+  const auto put = [](OpaqueBlocks& blocks) {
+    blocks.Check(blocks.store->Flush());
+    return blocks.Put();
+  };
+  timed.work = [served, put](uint32_t) { return put(*served); };
+  timed.floor = [local, put](uint32_t) { return put(*local); };
+  timed.note = [] { return "the process that owns a store puts as much"; };
+  return timed;
+}
+
+Result<Subject> GetServed(uint64_t bytes) {
+  auto served = std::make_shared<ServedBlocks>(bytes, InMemory(bytes));
+  auto local = std::make_shared<OpaqueBlocks>(bytes, InMemory(bytes));
+  served->Put();
+  local->Put();
+  Timed timed = InGigabytes(*served, "a client gets eight blocks out of the owner's memory");
+  timed.work = [served](uint32_t) { return served->Get(); };
+  timed.floor = [local](uint32_t) { return local->Get(); };
+  timed.note = [] { return "the process that owns a store gets as much"; };
+  return timed;
+}
+
 }  // namespace
 
 std::vector<Case> BlocksCases(const Options& /*options*/) {
@@ -175,6 +233,11 @@ std::vector<Case> BlocksCases(const Options& /*options*/) {
     cases.push_back(
         {fmt::format("put/accepted/{}MiB", mib), [bytes] { return PutAccepted(bytes); }});
     cases.push_back({fmt::format("get/memory/{}MiB", mib), [bytes] { return GetWarm(bytes); }});
+    cases.push_back({fmt::format("served/put/durable/{}MiB", mib),
+                     [bytes] { return PutServed(bytes, /*accepts=*/false); }});
+    cases.push_back({fmt::format("served/put/accepted/{}MiB", mib),
+                     [bytes] { return PutServed(bytes, /*accepts=*/true); }});
+    cases.push_back({fmt::format("served/get/{}MiB", mib), [bytes] { return GetServed(bytes); }});
   }
   return cases;
 }

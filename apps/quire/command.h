@@ -45,6 +45,7 @@ void AddBench(Command& program);
 void AddReplay(Command& program);
 void AddSelftest(Command& program);
 void AddStore(Command& program);
+void AddStoreServe(Command& store);  // of its commands, those of stores that are served
 void AddSim(Command& program);
 void AddInfo(Command& program);
 

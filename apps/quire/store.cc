@@ -206,6 +206,7 @@ void AddStore(Command& program) {
     }
     command.Run([flags, what = std::string(name)] { return RunStore(*flags, what); });
   }
+  AddStoreServe(store);
 }
 
 }  // namespace quire::app

@@ -790,7 +790,9 @@ typedef struct quire_store quire_store;
 
 typedef struct quire_store_options {
   size_t size;
-  const char* directory;        // made when it does not exist; its parent must
+  // Made when it does not exist; its parent must. "unix:PATH": the store that another process
+  // serves at this socket (`quire store serve`), whose choice everything below is then
+  const char* directory;
   uint64_t bytes_cap;           // of all files together, never exceeded; 0: 8 GiB
   uint64_t block_bytes_max;     // longest block; 0: 64 MiB, or a sixteenth of the cap if less
   uint64_t commit_interval_us;  // what a crash may lose; 0: 20,000
@@ -805,9 +807,10 @@ typedef struct quire_store_options {
   uint64_t memory_bytes;
 } quire_store_options;
 
-/// Opens the store in a directory, or makes one.
-/// Errors: QUIRE_INVALID_ARGUMENT sizes that no store can have; QUIRE_BUSY another process has it;
-///         QUIRE_UNSUPPORTED a newer version wrote it; QUIRE_NO_SPACE; QUIRE_IO
+/// Opens the store in a directory, or makes one; or connects to the process that serves one.
+/// Errors: QUIRE_INVALID_ARGUMENT sizes that no store can have; QUIRE_BUSY another process has it,
+///         or its owner serves as many clients as it may; QUIRE_UNSUPPORTED a newer version wrote
+///         it, or serves it; QUIRE_NOT_FOUND no such socket; QUIRE_NO_SPACE; QUIRE_IO
 quire_code quire_store_open(const quire_store_options* options, quire_store** store,
                             quire_error* error);
 /// quire_store_close, and the end of the handle.
@@ -825,10 +828,13 @@ enum {
   QUIRE_BLOCK_ABSENT = 2,     // get, exists, remove: it is not there
   QUIRE_BLOCK_DAMAGED = 3,    // get: what lay there was not it, and is forgotten: a miss
   QUIRE_BLOCK_TOO_SMALL = 4,  // get: it is longer than `out`
-  QUIRE_BLOCK_TOO_LARGE = 5,  // longer than block_bytes_max
-  QUIRE_BLOCK_NO_SPACE = 6,   // put: the disk is full
-  QUIRE_BLOCK_IO = 7,         // the disk failed
-  QUIRE_BLOCK_CLOSED = 8      // the store was closed before
+  QUIRE_BLOCK_TOO_LARGE =
+      5,                     // longer than block_bytes_max; a key or namespace that no socket takes
+  QUIRE_BLOCK_NO_SPACE = 6,  // put: the disk is full, or the quota below what is recycled at once
+  QUIRE_BLOCK_IO = 7,        // the disk failed
+  QUIRE_BLOCK_CLOSED = 8,    // the store was closed before
+  QUIRE_BLOCK_UNREACHABLE = 9  // the process that serves the store went away, or is not there. What
+                               // was to be changed may have been
 };
 /// Name of an outcome, for example "absent"; "unknown" for any other number.
 const char* quire_block_outcome_name(quire_block_outcome outcome);
@@ -869,13 +875,17 @@ quire_code quire_store_put(quire_store* store, const char* name_space,
 quire_code quire_store_get(quire_store* store, const char* name_space,
                            const quire_get_block* blocks, size_t count, uint64_t* batch,
                            quire_error* error);
-/// Looks into the index alone; the batch ends before this returns.
+/// Looks into the index alone. Without a socket the batch ends before this returns.
 quire_code quire_store_exists(quire_store* store, const char* name_space,
                               const quire_block_key* keys, size_t count, uint64_t* batch,
                               quire_error* error);
 quire_code quire_store_remove(quire_store* store, const char* name_space,
                               const quire_block_key* keys, size_t count, uint64_t* batch,
                               quire_error* error);
+/// Forgets everything in a namespace, for good. The batch has one result: QUIRE_BLOCK_OK when that
+/// is durable. A later flush ends when the bytes are overwritten.
+quire_code quire_store_erase(quire_store* store, const char* name_space, uint64_t* batch,
+                             quire_error* error);
 /// A batch without results that ends when everything handed in before is durable or failed.
 quire_code quire_store_flush(quire_store* store, uint64_t* batch, quire_error* error);
 
@@ -916,11 +926,32 @@ typedef struct quire_store_stats {
   uint64_t disk_full;    // not 0: no more files can be made
   uint64_t puts_lost;    // that were accepted, and which the disk did not take
   uint64_t memory_hits;  // of `hits`: out of memory
+  uint64_t clients;      // connected to the process that serves it; 0: it is not served
 } quire_store_stats;
 
-/// Fills *stats.
+/// Fills *stats: of a store that is served those of its owner, over all its clients.
 quire_code quire_store_get_stats(const quire_store* store, quire_store_stats* stats,
                                  quire_error* error);
+
+/// Limits a namespace, as long as its directory stays open: it has at most quota_bytes of files (0:
+/// no limit), and others leave it floor_bytes. Both are rounded down to what the store recycles at
+/// once. What it has beyond its quota goes when it is written to again.
+/// Errors: QUIRE_INVALID_ARGUMENT the store is closed; QUIRE_IO, QUIRE_DEADLINE its owner does not
+///         answer
+quire_code quire_store_set_limits(quire_store* store, const char* name_space, uint64_t quota_bytes,
+                                  uint64_t floor_bytes, quire_error* error);
+
+/// What one namespace has on disk.
+typedef struct quire_store_usage {
+  size_t size;
+  uint64_t blocks;      // that can be found
+  uint64_t bytes_live;  // of these
+  uint64_t bytes;       // of the files that are its own: what limits are compared with
+} quire_store_usage;
+
+/// Errors: as quire_store_set_limits
+quire_code quire_store_get_usage(const quire_store* store, const char* name_space,
+                                 quire_store_usage* usage, quire_error* error);
 
 // ---- Owners: inference and training runs on one budget ------------------------------------------
 

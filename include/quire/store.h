@@ -1,7 +1,8 @@
 // A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found
 // again after a restart. What is in a block is the caller's affair, and so is whatever decides its
 // bytes: that belongs into the key or the namespace (engine and version, weights, dtype, block
-// size, parallel layout).
+// size, parallel layout). One process owns a directory; others use it through that one's socket
+// (`quire store serve`).
 #ifndef QUIRE_STORE_H_
 #define QUIRE_STORE_H_
 
@@ -18,7 +19,9 @@
 namespace [[gnu::visibility("default")]] quire {
 
 struct BlockStoreOptions {
-  std::string directory{};                 // made when it does not exist; its parent must
+  // Made when it does not exist; its parent must. "unix:PATH": the store that another process
+  // serves at this socket; everything below is its owner's choice then, and is not looked at.
+  std::string directory{};
   uint64_t bytes_cap = uint64_t{8} << 30;  // of all files of the store together, never exceeded
   // Longest block, up to 2 GiB - 12 KiB. 0: 64 MiB, or a sixteenth of the cap where that is less. A
   // store that exists may allow less (BlockStoreStats::block_bytes_max): its segments stay as long
@@ -44,12 +47,14 @@ enum class BlockOutcome : uint8_t {
   kAbsent = 2,    // Get, Exists, Remove: it is not there
   kDamaged = 3,   // Get: what lay there was not it, and is forgotten. A miss as kAbsent is
   kTooSmall = 4,  // Get: it is longer than `out`
-  kTooLarge = 5,  // longer than block_bytes_max
-  kNoSpace = 6,   // Put: the disk is full
+  kTooLarge = 5,  // longer than block_bytes_max; a key or a namespace that no socket takes
+  kNoSpace = 6,   // Put: the disk is full, or the quota below what the store recycles at once
   kIo = 7,        // the disk failed. Remove: not found any more, but it may be after a restart
   kClosed = 8,    // the store was closed before
+  kUnreachable = 9,  // the process that serves the store went away, or is not there. What was to be
+                     // changed may have been
 };
-inline constexpr size_t kBlockOutcomeCount = 9;
+inline constexpr size_t kBlockOutcomeCount = 10;
 
 /// Name of an outcome as in logs, for example "absent".
 std::string_view BlockOutcomeName(BlockOutcome outcome);
@@ -105,13 +110,30 @@ struct BlockStoreStats {
   bool disk_full = false;        // no more files can be made
   uint64_t puts_lost = 0;        // that were accepted, and which the disk did not take
   uint64_t memory_hits = 0;      // of `hits`: out of memory
+  uint64_t clients = 0;          // connected to the process that serves it; 0: it is not served
 };
 
-/// A store, owned by one process at a time.
+/// How much of a store one namespace may and will have, in bytes of files; rounded down to what the
+/// store recycles at once (twice block_bytes_max, by and large).
+struct NamespaceLimits {
+  uint64_t bytes_quota = ~uint64_t{0};  // never more
+  uint64_t bytes_floor = 0;             // others never make it less
+};
+
+/// What one namespace has on disk.
+struct NamespaceUsage {
+  uint64_t blocks = 0;      // that can be found
+  uint64_t bytes_live = 0;  // of these
+  uint64_t bytes = 0;       // of the files that are its own: what limits are compared with
+
+  bool operator==(const NamespaceUsage&) const = default;
+};
+
+/// A store: a directory, owned by one process at a time, or a connection to its owner.
 ///
-/// Every call but the last five hands in a batch and returns its number at once; nothing fails, all
-/// is said by the results. A batch ends once: for whoever waits for it with Wait, else in Drain.
-/// Batches that are under way at the same time take effect in any order.
+/// Put, Get, Exists, Remove, Erase and Flush hand in a batch and return its number at once;
+/// nothing fails, all is said by the results. A batch ends once: for the caller that waits for it with Wait,
+/// else in Drain. Batches that are under way at the same time take effect in any order.
 ///
 /// Names:    namespaces do not see each other's keys. Each is written to files of its own, so there
 ///           should be fewer of them than a quarter of bytes_cap / (2 * block_bytes_max)
@@ -120,13 +142,17 @@ struct BlockStoreStats {
 /// Room:     when the cap is reached the blocks that were used longest ago go, by files
 /// Crashes:  what is durable is found after kill -9 and after a power cut, unless room was needed.
 ///           Wrong bytes never come back (docs/durability.md)
+/// Owner:    when the process that serves the store goes away, what is under way ends with
+///           kUnreachable. The next batch connects again if it is back
 /// Threads:  any, for all calls at once, but for the destructor
 class BlockStore {
  public:
-  /// Opens the store in a directory, or makes one.
+  /// Opens the store in a directory, or makes one; or connects to the process that serves one.
   ///
   /// Errors: kInvalidArgument no directory, or sizes that no store can have; kBusy another process
-  ///         (or object) has it; kUnsupported a newer version wrote it; kNoSpace; kIo
+  ///         (or object) has it, or its owner serves as many clients as it may; kUnsupported a
+  ///         newer version wrote it, or serves it; kNotFound no such socket; kDeadline its owner
+  ///         does not answer; kNoSpace; kIo
   static Result<std::unique_ptr<BlockStore>> Open(const BlockStoreOptions& options);
   /// Close.
   ~BlockStore();
@@ -138,10 +164,14 @@ class BlockStore {
   /// Cost: one hash per key now; bytes are copied and checksummed by the store's thread
   uint64_t Put(std::string_view name_space, std::span<const BlockPut> blocks);
   uint64_t Get(std::string_view name_space, std::span<const BlockGet> blocks);
-  /// Looks into the index alone: a block that is there may still be a miss when it is read. The
-  /// batch ends before this returns.
+  /// Looks into the index alone: a block that is there may still be a miss when it is read. Without
+  /// a socket the batch ends before this returns.
   uint64_t Exists(std::string_view name_space, std::span<const std::string_view> keys);
   uint64_t Remove(std::string_view name_space, std::span<const std::string_view> keys);
+  /// Forgets everything in a namespace, for good: one result, kOk when that is durable. Puts that
+  /// are under way in it may be forgotten too, and end with kOk then. A later Flush ends when the
+  /// bytes are overwritten.
+  uint64_t Erase(std::string_view name_space);
   /// Ends, without results, when everything handed in before is durable or failed. Nothing waits
   /// for the commit interval then.
   uint64_t Flush();
@@ -156,13 +186,24 @@ class BlockStore {
   /// store's; do not read or close it.
   int event_fd() const;
 
+  /// Limits a namespace, as long as its directory stays open. What it has beyond its quota goes
+  /// when it is written to again.
+  ///
+  /// Errors: kIo, kDeadline of a store that is served: its owner does not answer
+  Result<void> SetLimits(std::string_view name_space, const NamespaceLimits& limits);
+  /// Errors: as SetLimits; kInvalidArgument the store is closed
+  Result<NamespaceUsage> Usage(std::string_view name_space) const;
+
   /// Ends everything that was handed in, makes it durable and lets go of the directory. Batches
   /// that ended can still be taken; those handed in from now on end with kClosed.
   void Close();
+  /// Of a store that is served: of its owner, over all its clients; the last known ones while that
+  /// does not answer.
   BlockStoreStats stats() const;
 
- private:
   class Impl;
+
+ private:
   explicit BlockStore(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;

@@ -197,6 +197,15 @@ class BlockStoreStats(TypedDict):
     disk_full: int
     puts_lost: int
     memory_hits: int
+    clients: int
+
+
+class NamespaceUsage(TypedDict):
+    """Of quire.store.BlockStore.usage(); quire.h says what each number is."""
+
+    blocks: int
+    bytes_live: int
+    bytes: int
 
 
 class LoadProgress(TypedDict):

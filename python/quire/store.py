@@ -5,6 +5,9 @@ docs/durability.md.
     with quire.store.BlockStore("DIR", cap_bytes=8 << 30) as store:
         store.put("key", data)           # durable when it returns; with accepts_puts: found
         data = store.get("key")          # bytes, or None
+
+One process owns a directory. Others use it by its socket: `quire store serve DIR --socket PATH`,
+and `BlockStore("unix:PATH")`.
 """
 
 import atexit
@@ -13,7 +16,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
@@ -21,7 +24,7 @@ from quire import _library
 from quire._buffers import Pinned
 from quire._errors import BY_CODE, DeadlineError, Error, InvalidArgumentError, NotFoundError
 from quire._names import former
-from quire._types import BlockStoreStats
+from quire._types import BlockStoreStats, NamespaceUsage
 
 __all__ = ["BlockStore", "DeadlineError", "Outcome", "Result", "StoreError"]
 
@@ -44,6 +47,7 @@ class Outcome(IntEnum):
     NO_SPACE = 6
     IO = 7
     CLOSED = 8
+    UNREACHABLE = 9
 
 
 class Result(NamedTuple):
@@ -60,6 +64,7 @@ _FAILURES = {  # by the code of the error that a call raises
     Outcome.TOO_LARGE: ("too_large", "is longer than block_bytes_max, or than a segment"),
     Outcome.NO_SPACE: ("no_space", "has no room: the disk is full"),
     Outcome.IO: ("io", "was not read or written: the disk failed"),
+    Outcome.UNREACHABLE: ("io", "was not reached: the process that serves the store is not there"),
     Outcome.CLOSED: ("invalid_argument", "was not handed in: the store is closed"),
 }
 
@@ -96,11 +101,16 @@ class _Result(ctypes.Structure):
 _STATS = ("blocks", "bytes", "bytes_cap", "bytes_live", "block_bytes_max", "memory_bytes",
           "bytes_written", "bytes_read", "evicted", "damaged", "puts", "puts_present",
           "puts_failed", "hits", "misses", "gets_failed", "removed", "disk_full", "puts_lost",
-          "memory_hits")
+          "memory_hits", "clients")
+_USAGE = ("blocks", "bytes_live", "bytes")
 
 
 class _Stats(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in _STATS]
+
+
+class _Usage(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in _USAGE]
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
@@ -114,7 +124,10 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "get": [handle, ctypes.c_char_p, ctypes.POINTER(_Block), count, number, error],
         "exists": [handle, ctypes.c_char_p, ctypes.POINTER(_Key), count, number, error],
         "remove": [handle, ctypes.c_char_p, ctypes.POINTER(_Key), count, number, error],
+        "erase": [handle, ctypes.c_char_p, number, error],
         "flush": [handle, number, error],
+        "set_limits": [handle, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, error],
+        "get_usage": [handle, ctypes.c_char_p, ctypes.POINTER(_Usage), error],
         "wait": [handle, ctypes.c_uint64, ctypes.c_uint64, ctypes.POINTER(_Result), count, error],
         "next": [handle, number, ctypes.POINTER(_Result), count, ctypes.POINTER(count), error],
         "get_stats": [handle, ctypes.POINTER(_Stats), error],
@@ -182,7 +195,8 @@ class BlockStore:
                  scrub_bytes_per_s: int = 8 << 20, disk_requests_max: int = 64,
                  memory_bytes: int = 256 << 20, accepts_puts: bool = False,
                  namespace: str = "") -> None:
-        """Opens the store in a directory, or makes one.
+        """Opens the store in a directory, or makes one; "unix:PATH": the store that another process
+        serves at this socket. Everything but namespace is its owner's choice then.
 
         cap_bytes: of all its files together, never exceeded. block_bytes_max: longest block; 0: 64
         MiB, or a sixteenth of the cap where that is less. commit_interval_s: what a crash may lose.
@@ -191,8 +205,9 @@ class BlockStore:
         accepts_puts: a put ends when its block can be found, in memory if it has room there; when a
         later `flush` has returned it is durable, or counted in stats()["puts_lost"]. namespace: where calls that name none go.
 
-        Raises: InvalidArgumentError; BusyError another process has it; UnsupportedError a newer
-        version wrote it; NoSpaceError; IoError.
+        Raises: InvalidArgumentError; BusyError another process has it, or serves as many clients as
+        it may; UnsupportedError a newer version wrote it; NotFoundError no such socket;
+        NoSpaceError; IoError.
         """
         commit_interval_us = int(commit_interval_s * 1e6)
         path = os.fsencode(directory)
@@ -287,6 +302,17 @@ class BlockStore:
             _raise_for(key, result)
         return result.outcome == Outcome.OK
 
+    def erase(self, namespace: str) -> None:
+        """Forgets everything in a namespace, for good; durable when it returns. After a `flush` its
+        bytes are overwritten.
+
+        Raises: IoError not durable, though nothing of it is found until a restart;
+        InvalidArgumentError the store is closed."""
+        result = self._finish(self.submit_erase(namespace))[0]
+        if result.outcome != Outcome.OK:
+            code, said = _FAILURES[result.outcome]
+            raise BY_CODE[code](f"namespace {namespace[:80]!r} {said}")
+
     def flush(self) -> None:
         """Returns when everything handed in before is durable or failed."""
         self._finish(self.submit_flush())
@@ -311,14 +337,14 @@ class BlockStore:
     def submit_remove(self, keys: Sequence[Key], *, namespace: str | None = None) -> int:
         return self._submit_keys("remove", keys, namespace)
 
+    def submit_erase(self, namespace: str) -> int:
+        name = self._name(namespace)
+        return self._submit_one(1, lambda *out: self._library.quire_store_erase(
+            self._here(), name, *out))
+
     def submit_flush(self) -> int:
-        number, error = ctypes.c_uint64(), _Error()
-        handle = self._here()
-        with self._lock:
-            self._check(self._library.quire_store_flush(handle, ctypes.byref(number),
-                                                        ctypes.byref(error)), error)
-            self._batches[number.value] = _Batch(0)
-        return number.value
+        return self._submit_one(0, lambda *out: self._library.quire_store_flush(
+            self._here(), *out))
 
     def wait(self, batch: int, timeout_s: float | None = None) -> list[Result]:
         """Waits for the end of a batch and takes its results, in the order of its blocks.
@@ -374,6 +400,28 @@ class BlockStore:
         self._check(self._library.quire_store_get_stats(self._here(), ctypes.byref(stats),
                                                         ctypes.byref(error)), error)
         return cast(BlockStoreStats, {name: getattr(stats, name) for name in _STATS})
+
+    def set_limits(self, namespace: str, *, quota_bytes: int | None = None,
+                   floor_bytes: int = 0) -> None:
+        """Limits a namespace, as long as its directory stays open: it has at most quota_bytes of
+        files (None: no limit), and others leave it floor_bytes. Both are rounded down to what the
+        store recycles at once, twice block_bytes_max by and large.
+
+        Raises: InvalidArgumentError; IoError, DeadlineError the process that serves the store does
+        not answer."""
+        if (quota_bytes is not None and quota_bytes < 1) or floor_bytes < 0:
+            raise InvalidArgumentError("a quota below 1, or a floor below 0")
+        error = _Error()
+        self._check(self._library.quire_store_set_limits(
+            self._here(), self._name(namespace), quota_bytes or 0, floor_bytes,
+            ctypes.byref(error)), error)
+
+    def usage(self, namespace: str) -> NamespaceUsage:
+        """What one namespace has on disk. Raises: as set_limits."""
+        usage, error = _Usage(size=ctypes.sizeof(_Usage)), _Error()
+        self._check(self._library.quire_store_get_usage(
+            self._here(), self._name(namespace), ctypes.byref(usage), ctypes.byref(error)), error)
+        return cast(NamespaceUsage, {name: getattr(usage, name) for name in _USAGE})
 
     def close(self) -> None:
         """Ends everything that was handed in, makes it durable and lets go of the directory. Other
@@ -440,6 +488,13 @@ class BlockStore:
             return
         name = self._library.quire_code_name(code).decode()
         raise BY_CODE.get(name, Error)(error.message.decode(errors="replace"))
+
+    def _submit_one(self, results: int, call: Callable[..., int]) -> int:
+        number, error = ctypes.c_uint64(), _Error()
+        with self._lock:  # nobody takes the batch before it is known
+            self._check(call(ctypes.byref(number), ctypes.byref(error)), error)
+            self._batches[number.value] = _Batch(results)
+        return number.value
 
     def _submit_blocks(self, call: str, keys: Sequence[Key], buffers: Sequence[Any],
                        namespace: str | None, writable: bool) -> int:

@@ -124,7 +124,7 @@ template <>
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_store_stats> = {
     QUIRE_FIELD_END(quire_store_stats, disk_full), QUIRE_FIELD_END(quire_store_stats, puts_lost),
-    QUIRE_FIELD_END(quire_store_stats, memory_hits)};
+    QUIRE_FIELD_END(quire_store_stats, memory_hits), QUIRE_FIELD_END(quire_store_stats, clients)};
 #undef QUIRE_FIELD_END
 
 /// Bytes of the fields that a caller's struct of `caller_bytes` holds whole: half a field is none.

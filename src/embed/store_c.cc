@@ -34,6 +34,7 @@ namespace {
 static_assert(QUIRE_BLOCK_OK == int{static_cast<uint8_t>(BlockOutcome::kOk)});
 static_assert(QUIRE_BLOCK_DAMAGED == int{static_cast<uint8_t>(BlockOutcome::kDamaged)});
 static_assert(QUIRE_BLOCK_CLOSED == int{static_cast<uint8_t>(BlockOutcome::kClosed)});
+static_assert(QUIRE_BLOCK_UNREACHABLE == int{static_cast<uint8_t>(BlockOutcome::kUnreachable)});
 
 BlockStoreOptions ToStoreOptions(const quire_store_options& asked) {
   BlockStoreOptions options = {.directory = Text(asked.directory),
@@ -73,7 +74,8 @@ quire_store_stats ToC(const BlockStoreStats& stats) {
           .removed = stats.removed,
           .disk_full = stats.disk_full ? uint64_t{1} : 0,
           .puts_lost = stats.puts_lost,
-          .memory_hits = stats.memory_hits};
+          .memory_hits = stats.memory_hits,
+          .clients = stats.clients};
 }
 
 void WriteResults(std::span<const BlockResult> from, quire_block_result* to) {
@@ -151,7 +153,7 @@ quire_code quire_store_close(quire_store* store, quire_error* error) {
 }
 
 const char* quire_block_outcome_name(quire_block_outcome outcome) {
-  if (outcome < 0 || outcome > QUIRE_BLOCK_CLOSED) return "unknown";
+  if (outcome < 0 || outcome > QUIRE_BLOCK_UNREACHABLE) return "unknown";
   return quire::BlockOutcomeName(static_cast<quire::BlockOutcome>(outcome)).data();
 }
 
@@ -185,6 +187,16 @@ quire_code quire_store_remove(quire_store* store, const char* name_space,
   return SubmitBatch(
       store, name_space, keys, count, batch, error,
       [](auto& to, const auto& name, const auto& found) { return to.Remove(name, found); });
+}
+
+quire_code quire_store_erase(quire_store* store, const char* name_space, uint64_t* batch,
+                             quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(store, "store"));
+    QUIRE_TRY(NotNull(batch, "batch"));
+    *batch = store->store->Erase(quire::embed::Text(name_space));
+    return {};
+  });
 }
 
 quire_code quire_store_flush(quire_store* store, uint64_t* batch, quire_error* error) {
@@ -246,6 +258,30 @@ quire_code quire_store_get_stats(const quire_store* store, quire_store_stats* st
     QUIRE_TRY(NotNull(store, "store"));
     QUIRE_TRY(quire::embed::CheckOutput(stats, "stats"));
     quire::embed::WriteStruct(stats, quire::embed::ToC(store->store->stats()));
+    return {};
+  });
+}
+
+quire_code quire_store_set_limits(quire_store* store, const char* name_space, uint64_t quota_bytes,
+                                  uint64_t floor_bytes, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(store, "store"));
+    const uint64_t quota = quota_bytes == 0 ? UINT64_MAX : quota_bytes;
+    return store->store->SetLimits(quire::embed::Text(name_space),
+                                   {.bytes_quota = quota, .bytes_floor = floor_bytes});
+  });
+}
+
+quire_code quire_store_get_usage(const quire_store* store, const char* name_space,
+                                 quire_store_usage* usage, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(store, "store"));
+    QUIRE_TRY(quire::embed::CheckOutput(usage, "usage"));
+    QUIRE_ASSIGN(const auto found, store->store->Usage(quire::embed::Text(name_space)));
+    quire::embed::WriteStruct(usage, quire_store_usage{.size = 0,
+                                                       .blocks = found.blocks,
+                                                       .bytes_live = found.bytes_live,
+                                                       .bytes = found.bytes});
     return {};
   });
 }

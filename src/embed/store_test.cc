@@ -47,6 +47,44 @@ TEST_F(CStore, StructsOfEverySize) {
   FillsAtEverySize<quire_store_stats>(152, [&](auto* stats, quire_error* failure) {
     return quire_store_get_stats(store, stats, failure);
   });
+  FillsAtEverySize<quire_store_usage>(sizeof(quire_store_usage),
+                                      [&](auto* usage, quire_error* failure) {
+                                        return quire_store_get_usage(store, "", usage, failure);
+                                      });
+}
+
+TEST_F(CStore, NamespacesHaveLimitsAndAreErased) {
+  Open();
+  const std::string data(100'000, 'x');
+  const quire_put_block put = {"k", 1, data.data(), data.size()};
+  uint64_t batch = 0;
+  quire_block_result result{};
+  const auto wait = [&] {
+    EXPECT_EQ(quire_store_wait(store, batch, QUIRE_FOREVER, &result, 1, &error), QUIRE_OK)
+        << Show(error);
+    return result.outcome;
+  };
+  ASSERT_EQ(quire_store_set_limits(store, "none", 1, 0, &error), QUIRE_OK);
+  ASSERT_EQ(quire_store_put(store, "none", &put, 1, &batch, &error), QUIRE_OK);
+  EXPECT_EQ(wait(), QUIRE_BLOCK_NO_SPACE);
+  ASSERT_EQ(quire_store_set_limits(store, "none", 0, 0, &error), QUIRE_OK);
+  ASSERT_EQ(quire_store_put(store, "none", &put, 1, &batch, &error), QUIRE_OK);
+  EXPECT_EQ(wait(), QUIRE_BLOCK_OK);
+  auto usage = Sized<quire_store_usage>();
+  ASSERT_EQ(quire_store_get_usage(store, "none", &usage, &error), QUIRE_OK);
+  EXPECT_EQ(usage.blocks, 1);
+  EXPECT_GT(usage.bytes, data.size());
+  ASSERT_EQ(quire_store_erase(store, "none", &batch, &error), QUIRE_OK);
+  EXPECT_EQ(wait(), QUIRE_BLOCK_OK);
+  ASSERT_EQ(quire_store_get_usage(store, "none", &usage, &error), QUIRE_OK);
+  EXPECT_EQ(usage.blocks, 0);
+}
+
+TEST_F(CStore, NoOwnerAtASocket) {
+  const std::string socket = "unix:" + directory + "/socket";
+  options.directory = socket.c_str();
+  EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_NOT_FOUND);
+  EXPECT_NE(std::string(error.message).find("socket"), std::string::npos);
 }
 
 TEST_F(CStore, ZerosAreDefaults) {
@@ -95,6 +133,10 @@ TEST_F(CStore, NothingAtNull) {
   EXPECT_TRUE(refused(quire_store_next(store, &batch, &result, 1, nullptr, &error)));
   EXPECT_TRUE(refused(quire_store_get_stats(nullptr, &stats, &error)));
   EXPECT_TRUE(refused(quire_store_get_stats(store, nullptr, &error)));
+  EXPECT_TRUE(refused(quire_store_erase(nullptr, "", &batch, &error)));
+  EXPECT_TRUE(refused(quire_store_erase(store, "", nullptr, &error)));
+  EXPECT_TRUE(refused(quire_store_set_limits(nullptr, "", 1, 1, &error)));
+  EXPECT_TRUE(refused(quire_store_get_usage(store, "", nullptr, &error)));
   for (const quire_put_block& bad :
        {quire_put_block{nullptr, 1, "d", 1}, quire_put_block{"k", 1, nullptr, 1}}) {
     EXPECT_TRUE(refused(quire_store_put(store, "", &bad, 1, &batch, &error)));
@@ -106,7 +148,8 @@ TEST_F(CStore, NothingAtNull) {
   EXPECT_EQ(quire_store_event_fd(nullptr), -1);
   quire_store_free(nullptr);
   EXPECT_STREQ(quire_block_outcome_name(-1), "unknown");
-  EXPECT_STREQ(quire_block_outcome_name(9), "unknown");
+  EXPECT_STREQ(quire_block_outcome_name(QUIRE_BLOCK_UNREACHABLE), "unreachable");
+  EXPECT_STREQ(quire_block_outcome_name(10), "unknown");
 }
 
 TEST_F(CStore, AnAcceptedPutIsFoundInMemory) {

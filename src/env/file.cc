@@ -13,25 +13,10 @@
 #include <optional>
 #include <utility>
 
+#include "env/descriptor.h"
+
 namespace quire {
 namespace {
-
-// Closes on every way out.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  int get() const { return number_; }
-  int Take() { return std::exchange(number_, -1); }
-
- private:
-  int number_;
-};
 
 // Removes a file on every way out but one.
 class TemporaryFile {

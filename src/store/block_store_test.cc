@@ -183,6 +183,59 @@ TEST_F(BlockStoreTest, FilesNeverExceedTheCap) {
   EXPECT_EQ(GetOne(*store, "", "1107", 1 << 20), blocks[7]);
 }
 
+TEST_F(BlockStoreTest, AnErasedNamespaceIsGoneAndOthersStay) {
+  const Bytes secret = TestBlock(7, 100'000);
+  {
+    const auto store = Open();
+    for (const char* const name_space : {"a", "b", ""}) {
+      PutOne(*store, name_space, "key", name_space[0] == 'b' ? TestBlock(8, 5000) : secret);
+    }
+    for (const char* const name_space : {"a", ""}) {
+      const auto ended = store->Wait(store->Erase(name_space));
+      ASSERT_TRUE(ended);
+      EXPECT_THAT(ended->results, testing::ElementsAre(BlockResult{kOk}));
+      EXPECT_EQ(GetOne(*store, name_space, "key", 200'000), std::nullopt);
+      EXPECT_EQ(store->Usage(name_space)->blocks, 0);
+    }
+    EXPECT_EQ(GetOne(*store, "b", "key", 5000), TestBlock(8, 5000));
+    ASSERT_TRUE(store->Wait(store->Flush()));
+    const std::string raw = directory_.Read();
+    EXPECT_EQ(raw.find(std::string(reinterpret_cast<const char*>(&secret[5000]), 64)),
+              std::string::npos);
+    PutOne(*store, "a", "key", TestBlock(9, 3000));
+  }
+  const auto again = Open();
+  EXPECT_EQ(GetOne(*again, "a", "key", 200'000), TestBlock(9, 3000));
+  EXPECT_EQ(GetOne(*again, "", "key", 200'000), std::nullopt);
+}
+
+TEST_F(BlockStoreTest, ANamespaceStaysWithinItsQuotaAndOthersLeaveItItsFloor) {
+  options_.memory_bytes = 4 << 20;
+  const auto store = Open();
+  const uint64_t quota = 8 << 20;
+  ASSERT_TRUE(store->SetLimits("small", {.bytes_quota = quota}));
+  ASSERT_TRUE(store->SetLimits("kept", {.bytes_floor = 4 << 20}));
+  ASSERT_TRUE(store->SetLimits("none", {.bytes_quota = 1}));
+  PutOne(*store, "kept", "key", TestBlock(1, 500'000));
+  for (uint64_t i = 0; i < 40; ++i) {
+    PutOne(*store, "small", std::to_string(i), TestBlock(i, 1'000'000));
+    ASSERT_LE(store->Usage("small")->bytes, quota);
+    PutOne(*store, "large", std::to_string(i), TestBlock(i, 1'000'000));
+  }
+  EXPECT_GT(store->Usage("small")->blocks, 0);
+  EXPECT_GT(store->Usage("large")->bytes, quota);
+  EXPECT_EQ(store->Usage("kept")->blocks, 1);
+  EXPECT_EQ(GetOne(*store, "kept", "key", 500'000), TestBlock(1, 500'000));
+  EXPECT_EQ(store->Usage("unknown"), NamespaceUsage());
+  const Bytes block = TestBlock(1, 100);
+  const BlockPut put = {"key", block};
+  EXPECT_EQ(store->Wait(store->Put("none", {&put, 1}))->results[0].outcome, kNoSpace);
+  store->Close();
+  EXPECT_EQ(store->Usage("kept").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store->SetLimits("kept", {}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store->Wait(store->Erase("kept"))->results[0].outcome, kClosed);
+}
+
 // All calls at once from several threads; what is found is what was put under that key.
 TEST_F(BlockStoreTest, AnyThreadMayCall) {
   const auto store = Open();
@@ -219,6 +272,11 @@ TEST_F(BlockStoreTest, AnyThreadMayCall) {
             break;
           }
           case 2: (void)store->Wait(store->Remove(name_space, keys)); break;
+          case 3:
+            if (number == 0) (void)store->Wait(store->Erase(name_space));
+            EXPECT_TRUE(store->SetLimits(name_space, {.bytes_floor = 1 << 20}));
+            EXPECT_TRUE(store->Usage(name_space));
+            break;
           default: {
             const BlockGet get = {key, out};
             const uint64_t id = store->Get(name_space, {&get, 1});

@@ -137,6 +137,16 @@ void BlockEngine::Begin(Request& request) {
                          End(request, end.outcome == StoreOutcome::kOk ? BlockOutcome::kOk
                                                                        : BlockOutcome::kAbsent);
                        });
+      return;
+    case RequestKind::kErase:
+      transfers_.Begin(
+          [publisher = request.identity.publisher](tier::Store& store, uint64_t tag) {
+            store.Erase(publisher, store.EpochOf(publisher) + 1, tag);
+          },
+          ends_,
+          [this, &request](const StoreCompletion& end) {
+            End(request, end.outcome == StoreOutcome::kOk ? BlockOutcome::kOk : BlockOutcome::kIo);
+          });
   }
 }
 
@@ -220,8 +230,10 @@ void BlockEngine::Get(Request& request) {
 
 void BlockEngine::TakePut(Request& request, StoreOutcome outcome) {
   switch (outcome) {
-    case StoreOutcome::kOk: return End(request, BlockOutcome::kOk);
+    case StoreOutcome::kOk:
+    case StoreOutcome::kErased: return End(request, BlockOutcome::kOk);  // written, then erased
     case StoreOutcome::kPresent: return End(request, BlockOutcome::kPresent);
+    case StoreOutcome::kQuota:
     case StoreOutcome::kNoSpace: return End(request, BlockOutcome::kNoSpace);
     case StoreOutcome::kTooLarge: return End(request, BlockOutcome::kTooLarge);
     case StoreOutcome::kBusy: {
@@ -237,7 +249,8 @@ void BlockEngine::TakePut(Request& request, StoreOutcome outcome) {
 
 // A disk that takes nothing says so once: callers were told that their blocks were accepted.
 void BlockEngine::TakeAccepted(const Digest& key, StoreOutcome outcome) {
-  const bool is_lost = outcome != StoreOutcome::kOk && outcome != StoreOutcome::kPresent;
+  const bool is_lost = outcome != StoreOutcome::kOk && outcome != StoreOutcome::kPresent &&
+                       outcome != StoreOutcome::kErased;
   if (is_lost) ++puts_lost_;
   if (is_lost && !loses_puts_) {
     LogWarn("store {}: blocks that were accepted are not written: the disk is full, or fails",

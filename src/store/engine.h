@@ -24,7 +24,7 @@
 
 namespace quire::store {
 
-enum class RequestKind : uint8_t { kPut, kGet, kRemove, kFlush };
+enum class RequestKind : uint8_t { kPut, kGet, kRemove, kErase, kFlush };
 
 /// One block of a batch, from Begin until a Turn that says it ended. Stays where it is meanwhile.
 struct Request {

@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +43,16 @@ class TestDirectory {
     uint64_t bytes = 0;
     for (const auto& file : std::filesystem::recursive_directory_iterator(path_)) {
       if (file.is_regular_file()) bytes += file.file_size();
+    }
+    return bytes;
+  }
+  /// The bytes of all files.
+  std::string Read() const {
+    std::string bytes;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(path_)) {
+      if (!file.is_regular_file()) continue;
+      std::ifstream from(file.path(), std::ios::binary);
+      bytes.append(std::istreambuf_iterator<char>(from), {});
     }
     return bytes;
   }
