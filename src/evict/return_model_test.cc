@@ -48,7 +48,7 @@ TEST(ReturnModel, AStepIsWhatCanBeWorkedOutByHand) {
   EXPECT_NEAR(model.Score({1, -1}), -1.0, 1e-9);
 }
 
-// Who returns with the same chance at every age is worth that chance, however old.
+// A block that returns with the same chance at every age is worth that chance, however old.
 TEST(ReturnModel, AConstantChanceIsItsOwnWorth) {
   ReturnModel::Ages hazard;
   hazard.fill(0.003);
