@@ -18,7 +18,7 @@ enum class Canary : uint8_t {
   kLoseEpoch,       // an erasure is confirmed before it is durable
   kSwapRecords,     // two records of a commit change places in the index
   kSkipVerify,      // payloads are handed out unchecked
-  kTellPresent,     // who put a record that another put of was under way hears "present" anyway
+  kTellPresent,     // a put of a record that another put is writing ends as "present" all the same
   kKeepLeftovers,   // the bytes of an erased publisher stay behind those of another one
   kGoodCopyFirst,   // the good copy of the epochs is written to while the other one is none
   // In the cache and its transfers.

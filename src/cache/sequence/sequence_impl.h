@@ -24,7 +24,7 @@ namespace quire::cache {
 
 class SequenceImpl;
 
-/// Which live, so that whoever holds what stands in the way can be named.
+/// All live sequences, so that an error can name those that hold a slot.
 ///
 /// Threads: All live sequences, so that an error can name those that hold a slot.
 class Sequences {

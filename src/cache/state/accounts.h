@@ -1,5 +1,5 @@
-// Which tenant pays, and whose blocks are evicted for whom: tenants, their charges and the order of
-// eviction together. Knows no tree and no bytes.
+// Which tenant pays, and whose blocks are evicted for which tenant: tenants, their charges and the
+// order of eviction together. Knows no tree and no bytes.
 #ifndef QUIRE_CACHE_STATE_ACCOUNTS_H_
 #define QUIRE_CACHE_STATE_ACCOUNTS_H_
 
@@ -57,8 +57,8 @@ struct UseProgress {
 
 /// All tenants of a cache, the bytes they pay for and those that can be evicted. Questions about
 /// one of the objects below go to that object; the calls here need several of them: adding and
-/// removing tenants, how much room a request can get and from whom, and shares of memory for blocks
-/// that are gone.
+/// removing tenants, how much room a request can get and from which tenants, and shares of memory
+/// for blocks that are gone.
 ///
 /// Errors:   calls against the contract stop (QUIRE_CHECK)
 /// Threads:  not synchronised; the caller holds its lock

@@ -1,5 +1,5 @@
-// The accounts alone, in lock step with naive ones: whose block is evicted for whom, and how much
-// room a tenant has. The objects in them are compared in their own tests.
+// The accounts alone, in lock step with naive ones: whose block is evicted for which tenant, and
+// how much room a tenant has. The objects in them are compared in their own tests.
 #include "cache/state/accounts.h"
 
 #include <algorithm>

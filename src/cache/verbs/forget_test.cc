@@ -57,7 +57,7 @@ TEST(Forget, FreedMemoryHoldsNoPrompt) {
     Must(fork->Rollback(10 * kBlock + 3));
     Must(cache.model.Feed(*fork, std::span(longer).first(12 * kBlock)));
     cache.Run(other).reset();  // parts from the path: its node is split
-    cache.Acquire(longer);     // a plan that nobody opens
+    cache.Acquire(longer);     // a plan that is never opened
     sequence->Reset();
   }
   while (cache.cache->Evict(1) > 0) {
