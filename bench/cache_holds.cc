@@ -79,7 +79,7 @@ class LongPrompt {
     QUIRE_CHECK(sequence->length() == kHeldTokens);
     return Seconds([&] { sequence.reset(); });
   }
-  // Of other tokens than before.
+  // The tokens differ from those of the last call.
   double CommitOne() {
     Draw();
     const auto sequence = Written();
@@ -143,7 +143,7 @@ Case LongCase(const std::string& verb, const std::string& policy, Round work, Ro
   return {.name = fmt::format("{}/{}{}_blocks/t1", verb, of_policy, kHeldBlocks),
           .prepare = [=]() -> Result<Subject> {
             const auto prompt = std::make_shared<LongPrompt>(policy);
-            prompt->Copy();  // what is compared lies elsewhere
+            prompt->Copy();  // compares tokens in other memory
             return Timed{.unit = "calls/s",
                          .slice = fmt::format("one call on a path of {} blocks", kHeldBlocks),
                          .work = [=](uint32_t) { return ((*prompt).*work)(); },

@@ -15,7 +15,7 @@ namespace quire::bench {
 
 /// Times of the holds of a cache's lock during some calls.
 ///
-/// Threads:  one, and nobody else uses the cache
+/// Threads:  one, and no other thread uses the cache
 /// Lifetime: the cache must outlive it
 class HoldTimes final : private cache::HoldWatch {
  public:
@@ -24,7 +24,7 @@ class HoldTimes final : private cache::HoldWatch {
   HoldTimes(const HoldTimes&) = delete;
   HoldTimes& operator=(const HoldTimes&) = delete;
 
-  /// Runs a call whose holds count.
+  /// Runs a call and measures its holds.
   template <typename Call>
   void Of(const Call& call) {
     counts_ = true;
@@ -34,8 +34,8 @@ class HoldTimes final : private cache::HoldWatch {
     calls_ns_.push_back(
         std::accumulate(held_ns_.begin() + static_cast<ptrdiff_t>(before), held_ns_.end(), 0.0));
   }
-  /// How many there were, and the quantiles, of single holds and of those of a call together: what
-  /// one hold for all would take.
+  /// The number of holds, and the quantiles of single holds and of the sums over a call: the time
+  /// that one hold for all would take.
   std::string ToText();
 
  private:
