@@ -230,7 +230,7 @@ TEST_F(Shrinking, WhatGoesWhileItIsCopiedIsFreeAfterwards) {
 
 // The slot that a block is copied to is not handed out before the copy has ended, also when the
 // copy is dropped.
-TEST_F(Shrinking, ACopyInVainWritesOverNobody) {
+TEST_F(Shrinking, ADroppedCopyOverwritesNoSlotInUse) {
   CacheBehind(Low(5));
   const auto others = SomeTokens(2 * kBlock, 5);
   std::optional<Plan> plan;
@@ -443,7 +443,7 @@ TEST(BetweenHolds, TwinsThatWereNotHashedAreNotKept) {
 
 // The blocks stay, because another member of the domain published them; the open forms belong to
 // the erased member.
-TEST(BetweenHolds, TwinsOfOneWhoWasErasedMeanwhileAreNotKept) {
+TEST(BetweenHolds, TwinsOfAMemberThatWasErasedMeanwhileAreNotKept) {
   TwinCache cache;
   Must(cache.cache->AddTenant({.name = "house", .shared = true}));
   const TenantId stays = Must(cache.cache->AddTenant({.name = "a", .domain = "house"}));

@@ -105,7 +105,7 @@ TEST(Edges, AFloorMayTakeAllThatOthersLeave) {
   Must(add("none", 0));
 }
 
-TEST(Edges, WhatACacheCommittedInVainGoesBack) {
+TEST(Edges, WhatAFailedResizeCommittedGoesBack) {
   const auto host = MakeHostMemory(/*huge_pages=*/false);
   uint64_t failures = 0;
   for (uint64_t failing = 0;; ++failing) {

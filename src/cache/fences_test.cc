@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 std::shared_ptr<HandFence> MakeFence() { return std::make_shared<HandFence>(); }
 
-TEST(Fences, WhatIsReleasedWaitsForItsFenceAndNobodyElseDoes) {
+TEST(Fences, ReleasedSlotsWaitForTheirFenceAndNoCallDoes) {
   TestCache cache(8);
   auto sequence = cache.Run(SomeTokens(3 * kBlock, 1), {.publish = false});
   BlockListView view = Must(sequence->View(0, StreamRole::kKey));

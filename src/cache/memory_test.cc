@@ -255,7 +255,7 @@ TEST(Memory, AForkThatTheBudgetCannotPayForIsRefused) {
   EXPECT_EQ(cache.model.Differs(*sequence, tokens), "");
 }
 
-TEST(Memory, SharedEntriesArePaidForByWhoSharesThem) {
+TEST(Memory, SharedEntriesArePaidForByTheSequencesThatShareThem) {
   TestCache cache(300);
   const auto prompt = SomeTokens(200 * kBlock + 1, 1);
   cache.Run(prompt).reset();

@@ -299,7 +299,7 @@ TEST_F(CudaBlockOps, MovesPiecesAndNothingElse) {
 }
 
 // More checksums than there is room for, and rows that take many pieces, with no fence in between.
-TEST_F(CudaBlockOps, ResultsThatNobodyWaitsForComeAllTheSame) {
+TEST_F(CudaBlockOps, ResultsComeWithoutAWait) {
   constexpr uint32_t kSums = 4200;
   std::vector<std::byte> slot = SomeBytes(kSums + 40);
   std::vector<uint32_t> want(kSums);

@@ -25,7 +25,7 @@ TEST(ReturnModel, AgesAreQuartersOfDoublings) {
   EXPECT_EQ(ReturnModel::AgeOf(UINT64_MAX), ReturnModel::kAges - 1);
 }
 
-TEST(ReturnModel, LearnsWhoReturns) {
+TEST(ReturnModel, LearnsWhichBlocksReturn) {
   ReturnModel model;
   EXPECT_EQ(model.Score(Kind(true)), model.Score(Kind(false)));
   for (int i = 0; i < 500; ++i) {

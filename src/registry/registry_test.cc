@@ -274,7 +274,7 @@ class HookedClock final : public Clock {
 
 // The owner cache reads the clock when it is made, without any lock; after that only the use is
 // counted, so the reading before the last one is between the two holds of the registry's lock.
-TEST(Registry, WhoComesSecondGetsTheOwnerThatIsThere) {
+TEST(Registry, ASecondCallerGetsTheOwnerThatExists) {
   HookedClock clock;
   const auto registry = Must(Registry::Create({.geometry = SmallGeometry(),
                                                .profile = kF16,

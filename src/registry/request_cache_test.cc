@@ -109,7 +109,7 @@ TEST(RequestCache, WhatItOpensIsAnOwnerUntilItEnds) {
   EXPECT_EQ(Must(world.Open(world.registry->requests(), prompt))->length(), 3u * kBlock);
 }
 
-TEST(RequestCache, WhatRunsIsNotEvictedAndEvictsNobody) {
+TEST(RequestCache, ARunningRequestIsNotEvictedAndEvictsNoOwner) {
   World world(12, 20);
   Registry& registry = *world.registry;
   const auto prompt = SomeTokens(4 * kBlock, 1);

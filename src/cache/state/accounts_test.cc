@@ -120,7 +120,7 @@ TEST(Accounts, ANameThatComesBackIsAnotherEpoch) {
   EXPECT_EQ(world.accounts.tenants().epoch(world.Add("b")), 0u);
 }
 
-TEST(Accounts, OnlyWhoPaysForNothingCanBeRemoved) {
+TEST(Accounts, OnlyATenantThatPaysForNothingCanBeRemoved) {
   World world(100);
   const uint64_t charge = world.classes.charge_bytes(uint32_t{0});
   const TenantId tenant = world.Add("a");

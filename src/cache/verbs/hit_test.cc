@@ -241,7 +241,7 @@ TEST(Hit, NotWhenItIsNotWanted) {
   EXPECT_EQ(plan.reason(), MissReason::kNotAsked);
 }
 
-TEST(Hit, UnpublishedBlocksAreNobodyElses) {
+TEST(Hit, UnpublishedBlocksAreFoundByNoOther) {
   TestCache cache(20);
   const auto prompt = SomeTokens(40, 1);
   const auto secret = cache.Run(prompt, {.publish = false});

@@ -22,7 +22,7 @@ struct OnFullWorld {
   std::unique_ptr<Sequence> user;
 };
 
-TEST(OnFull, RejectEvictsWhatNobodyUsesAndThenRefuses) {
+TEST(OnFull, RejectEvictsUnleasedBlocksAndThenRefuses) {
   OnFullWorld world;
   const auto refused = world.cache.TryOpen(SomeTokens(8 * kBlock, 3));
   ASSERT_FALSE(refused.has_value());

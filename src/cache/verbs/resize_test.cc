@@ -99,7 +99,7 @@ TEST(Resize, EvictsTheLeastRecentOfWhatDoesNotFit) {
   EXPECT_EQ(cache.Acquire(b).reason(), MissReason::kEvicted);
 }
 
-TEST(Resize, NamesWhoHoldsWhatStandsInTheWay) {
+TEST(Resize, NamesTheHoldersOfSlotsThatCannotMove) {
   ResizeCache cache(12);
   const TenantId other = Must(cache.cache->AddTenant({.name = "other"}));
   auto first = cache.Run(SomeTokens(2 * kBlock, 1), {.publish = false});

@@ -516,7 +516,7 @@ TEST(Tenants, TheAccountsAddUp) {
 }
 
 // Blocks that were evicted before the erasure are remembered in the domain, for all its members.
-TEST(Tenants, AfterAnErasureNobodyInTheDomainHearsOfIt) {
+TEST(Tenants, AfterAnErasureNoMemberOfTheDomainLearnsOfIt) {
   TenantsWorld world(40);
   world.AddDomain("team");
   const TenantId a = world.Add("a", 0, 0, "team");

@@ -36,7 +36,7 @@ TEST(Verify, EveryByteOfABlockCounts) {
   EXPECT_EQ(cache.slots_used(), 0u);
 }
 
-TEST(Verify, WhatNobodyHoldsGoesAtOnceWithAllThatContinuesIt) {
+TEST(Verify, AnUnleasedBlockGoesAtOnceWithItsDescendants) {
   TestCache cache(20);
   const auto trunk = SomeTokens(2 * kBlock, 1);
   const auto left = Join(trunk, SomeTokens(2 * kBlock + 1, 2));
@@ -152,7 +152,7 @@ TEST(Verify, ACutThroughADamagedBlockIsNotPublished) {
   }
 }
 
-TEST(Verify, QuarantinedBlocksStandInNobodysWay) {
+TEST(Verify, QuarantinedBlocksDoNotPreventOthers) {
   TestCache cache(4);
   const auto prompt = SomeTokens(2 * kBlock + 1, 1);
   cache.Run(prompt).reset();
