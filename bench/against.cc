@@ -99,7 +99,7 @@ InstructionCounter::InstructionCounter(std::string folder, std::unique_ptr<Worke
 InstructionCounter::~InstructionCounter() {
   if (worker_ == nullptr) return;  // moved from
   worker_.reset();                 // it writes when it ends
-  std::error_code ignored;         // nothing depends on what is left in /tmp
+  std::error_code ignored;         // files left in /tmp do no harm
   std::filesystem::remove_all(folder_, ignored);
 }
 

@@ -26,8 +26,8 @@ struct Comparison {
   std::string note;    // why the case could not be compared
 };
 
-/// Has both workers take turns on every case that ours has and `wanted` asks for, in passes.
-/// `progress` hears what is run.
+/// Runs every case that ours has and `wanted` asks for on both workers alternately, in passes.
+/// `progress` is called with the case that runs.
 /// Errors: what preparing a case of ours returns; kIo a worker has ended
 Result<std::vector<Comparison>> Compare(Worker& ours, Worker& other, uint32_t rounds_min,
                                         const std::function<bool(const std::string&)>& wanted,
@@ -48,7 +48,7 @@ class InstructionCounter {
   /// The instruction set it runs and counts.
   const std::string& target() const { return worker_->target(); }
 
-  /// Instructions of the timed part of one slice of work, after another slice went before.
+  /// Instructions of the timed part of one slice of work, after one slice that is not counted.
   /// Errors: those of the case; kUnsupported the case has no slices; kIo
   Result<uint64_t> Count(const std::string& name);
 

@@ -1,5 +1,5 @@
-// Attention beside its floors: decode against a plain streaming read of the same bytes, prefill
-// against multiply-adds in registers, and so is decode of a context that stays in cache.
+// Attention beside its floors: decode against a plain streaming read of the same bytes, prefill,
+// and decode of a context that stays in cache, against multiply-adds in registers.
 // Shape: Qwen3-0.6B, 16 query heads on 8 KV heads, head_dim 128; "g4" has 4 query heads to a KV
 // head instead of 2.
 #include "quire/attention.h"
@@ -32,7 +32,7 @@ constexpr uint32_t kLayersMin = 2;
 /// A slice of decode reads at most so much: a millisecond or two, so that it finds quiet moments.
 constexpr uint64_t kBytesPerSlice = uint64_t{32} << 20;
 
-/// What one case reads and what it reads it with.
+/// What one case reads, and the kernels it reads it with.
 struct Bench {
   /// The tokens are those of `pieces` sequences.
   static Result<std::shared_ptr<Bench>> Create(Codec codec, uint32_t tokens, uint32_t pieces,
@@ -74,8 +74,8 @@ uint32_t LayersBeyondCache(double bytes_per_layer) {
 }
 
 /// One decoded token, in ms for all layers of the model. A slice attends to some of the context at
-/// one layer; the floor reads as many bytes half a round away: what it finds there has left the
-/// cache as long ago as what the work finds.
+/// one layer; the floor reads as many bytes half a round away, which have left the cache for as
+/// long as those of the work.
 Result<Subject> Decode(Codec codec, uint32_t tokens, uint32_t group, uint32_t threads) {
   const double bytes_per_layer = BytesPerLayer(codec, tokens);
   const uint32_t layers = LayersBeyondCache(bytes_per_layer);

@@ -1,4 +1,4 @@
-// What every `quire bench NAME` is made of: cases, each of which can be measured alone.
+// The cases of every `quire bench NAME`, each of which can be measured alone.
 #ifndef QUIRE_BENCH_BENCH_H_
 #define QUIRE_BENCH_BENCH_H_
 
@@ -27,9 +27,9 @@ struct Exact {
 
 /// Work that takes time, cut into slices of milliseconds, and the floor it is measured against.
 ///
-/// A round visits the places 0, 1, ... in this order. What is bound by memory has as many places as
-/// make a round several times larger than the last-level cache, so that no slice finds its bytes
-/// cached.
+/// A round visits the places 0, 1, ... in this order. Work that is bound by memory has so many
+/// places that a round is several times larger than the last-level cache, so that no slice finds
+/// its bytes cached.
 struct Timed {
   std::string unit;
   bool less_is_better = false;  // true for times, false for rates
@@ -48,7 +48,7 @@ struct Case {
   std::function<Result<Subject>()> prepare;  // may take seconds and gigabytes
 };
 
-/// When a request of a trace came, and how long its answer was.
+/// The time when a request of a trace came, and the length of its answer.
 struct Arrival {
   uint64_t timestamp_ms = 0;
   uint64_t output_tokens = 0;
@@ -56,14 +56,14 @@ struct Arrival {
 
 struct Options {
   std::vector<uint32_t> threads = {1, 2};
-  // What `index` and `serve` replay: the block ids of every request, in order. Empty: nothing is
-  // replayed.
+  // Requests that `index` and `serve` replay: the block ids of every request, in order. Empty:
+  // none. replayed.
   std::vector<std::vector<uint64_t>> trace = {};
   std::vector<Arrival> arrivals = {};  // of the same requests
   std::string trace_name = {};         // in the names of cases
 };
 
-// What each bench can measure. Nothing is prepared yet.
+// The cases of each bench. Nothing is prepared yet.
 std::vector<Case> AttentionCases(const Options& options);
 std::vector<Case> BlocksCases(const Options& options);
 std::vector<Case> CacheCases(const Options& options);
@@ -82,7 +82,7 @@ std::vector<Case> DeviceCascadeCases(cuda::Backend& backend);
 std::vector<Case> DeviceTierCases(cuda::Backend& backend);
 /// A request beside one that streams; part of StreamCases.
 std::vector<Case> StreamBesideCases(const Options& options);
-/// What the host does for moves of a device; part of TierCases.
+/// The host's work for moves of a device; part of TierCases.
 std::vector<Case> HostOfMoveCases();
 
 }  // namespace quire::bench

@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint64_t kBatch = 8;               // blocks
 constexpr uint64_t kBatchesMax = 8;          // that a store holds
-constexpr uint64_t kBesideBytes = 16 << 10;  // that a block takes in memory besides, and more
+constexpr uint64_t kBesideBytes = 16 << 10;  // other bytes that a block takes in memory, rounded up
 
 /// A store, and a batch of blocks to put under new names each time.
 struct OpaqueBlocks {
@@ -48,7 +48,7 @@ struct OpaqueBlocks {
     store = Must(BlockStore::Open(options));
   }
 
-  /// All segments are made, as those of a store that has run for a while.
+  /// Makes all segments, as in a store that has run for a while.
   void Fill() {
     for (uint64_t i = 0; i < kBatchesMax + 1; ++i) Put();
   }

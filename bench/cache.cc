@@ -46,7 +46,7 @@ class Prompts {
     return Must(cache_->Acquire({.identity = &identity_, .tokens = TokensOf(prompt)}));
   }
 
-  /// Finds every prompt and lets go of it.
+  /// Looks up every prompt and drops the plan.
   double AcquireAll() {
     return SecondsOf(*alone_, [&] {
       for (uint32_t prompt = 0; prompt < kPrompts; ++prompt) {
@@ -70,7 +70,7 @@ class Prompts {
     });
   }
 
-  /// What is compared lies elsewhere.
+  /// Compares copies in other memory.
   void Copy() { copy_ = tokens_; }
 
  private:
@@ -135,7 +135,8 @@ class Writer {
     return SecondsOf(*alone_, [&] { CommitStep(); });
   }
 
-  /// Reads as many bytes as a step stores, from the cache: those of the step were just written.
+  /// Reads as many bytes as a step stores, from the processor's cache: those of the step were just
+  /// written.
   double Read(uint32_t) {
     ReadSeconds(stream_.runs(), *alone_);
     return ReadSeconds(stream_.runs(), *alone_) * stored_share_;
@@ -217,7 +218,7 @@ class Grower {
     Grow(tokens);
   }
 
-  /// Seconds to append and commit a slice's tokens, which go again.
+  /// Seconds to append and commit a slice's tokens, which are then dropped.
   double GrowSlice() {
     for (TokenId& token : tokens_) token = next_token_++;
     const double seconds = SecondsOf(*alone_, [&] {

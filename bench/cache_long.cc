@@ -50,7 +50,7 @@ class LongPrompt {
     QUIRE_CHECK(sequence->length() == kLongTokens);
     return Seconds([&] { sequence.reset(); });
   }
-  // Of other tokens than before.
+  // The tokens differ from those of the last call.
   double CommitOne() {
     Draw();
     const auto sequence = Written();
@@ -109,7 +109,7 @@ Case LongCase(const std::string& verb, const std::string& policy, Round work, Ro
   return {.name = fmt::format("{}/{}{}_blocks/t1", verb, of_policy, kLongBlocks),
           .prepare = [=]() -> Result<Subject> {
             const auto prompt = std::make_shared<LongPrompt>(policy);
-            prompt->Copy();  // what is compared lies elsewhere
+            prompt->Copy();  // compares tokens in other memory
             return Timed{.unit = "calls/s",
                          .slice = fmt::format("one call on a path of {} blocks", kLongBlocks),
                          .work = [=](uint32_t) { return ((*prompt).*work)(); },

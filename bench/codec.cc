@@ -30,7 +30,7 @@ constexpr uint32_t kSampleTokens = 256;
 constexpr uint32_t kQueries = 32;
 constexpr uint32_t kScaleTokens = 64;  // that share a per-channel scale
 
-/// How K is made fit for one scale for each token.
+/// The transformation of K that makes one scale for each token enough.
 enum class Method { kPlain, kRotated, kFactors, kRotatedFactors, kChannelScales };
 constexpr std::pair<Method, const char*> kMethods[] = {{Method::kPlain, "plain"},
                                                        {Method::kRotated, "rotated"},

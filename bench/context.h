@@ -58,8 +58,8 @@ class Directory {
 /// A cache that holds the context once, and its store.
 struct Context {
   explicit Context(bool with_store) : Context(kContextLayers, kContextTokens) { Open(with_store); }
-  /// With its blocks on a device, and a warm tier for twice as many. What is published is written
-  /// when it is flushed. choose(options) names the device, for the cache and for the store.
+  /// With its blocks on a device, and a warm tier for twice as many. Published blocks are written
+  /// when they are flushed. choose(options) names the device, for the cache and for the store.
   template <typename Choose>
   Context(const Choose& choose, uint32_t of_layers, uint64_t of_count)
       : Context(of_layers, of_count) {
@@ -86,7 +86,7 @@ struct Context {
                                 .hot_bytes = uint64_t{2200} << 20,
                                 .store = store.get()}));
   }
-  /// As a process that ends and starts again.
+  /// Like a process that ends and starts again.
   void Restart() {
     Must(store->Flush());
     cache.reset();

@@ -1,6 +1,6 @@
-// Attention on a device beside what it could do at best: decode against reading the same bytes,
-// prefill against as many multiply-adds, of f32 or in matrix instructions as the arithmetic has
-// them. Shape: 4 or 8 query heads on each of 8 KV heads of 128 channels.
+// Attention on a device beside its floors: decode against reading the same bytes, prefill against
+// as many multiply-adds, of f32 or in matrix instructions as the arithmetic has them. Shape: 4 or 8
+// query heads on each of 8 KV heads of 128 channels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ constexpr uint64_t kEmulatedArenaBytesMax = uint64_t{64} << 20;
 
 bool IsEmulated(cuda::Backend& backend) { return backend.device().target() == "host"; }
 
-/// What one case has on the device: slots of sequences, queries and outputs.
+/// The memory of one case on the device: slots of sequences, queries and outputs.
 struct OnDevice {
   static Result<std::shared_ptr<OnDevice>> Create(cuda::Backend& backend, const Shape& of) {
     auto made = std::make_shared<OnDevice>(backend.device(), backend.arithmetic());

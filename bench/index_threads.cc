@@ -18,8 +18,8 @@
 namespace quire::bench {
 namespace {
 
-// What a cache does under its lock for a prompt: finds it, evicts for the rest, publishes that, and
-// lets go of it.
+// The work of a cache under its lock for a prompt: finds it, evicts for the rest, publishes that,
+// and releases it. lets go of it.
 class Blocks {
  public:
   Blocks(std::string_view policy, uint64_t capacity_blocks)

@@ -59,8 +59,8 @@ class Index {
 
   const index::RadixTree& tree() const { return tree_; }
 
-  // Looks every request up and adds what is missing; with a capacity, what was used least recently
-  // goes first. Returns the blocks of all requests.
+  // Looks every request up and adds what is missing; with a capacity, the least recently used
+  // blocks go first. Returns the blocks of all requests.
   uint64_t FindAndInsertAll(const Replay& replay) {
     const TokenId* tokens = replay.tokens.data();
     for (const uint64_t blocks : replay.request_blocks) {
@@ -102,8 +102,8 @@ class Index {
                  std::span(path_).subspan(found));
   }
 
-  // As a cache does it: what the request uses is held while others go, and is the most recent
-  // afterwards, its first block last.
+  // As a cache does it: blocks of the request are held while others are evicted, and are the most
+  // recent afterwards, its first block last.
   void InsertWithinCapacity(std::span<const TokenId> prompt, uint64_t found, uint64_t blocks) {
     for (const BlockId block : path_) lru_.Remove(block);
     while (tree_.block_count() + (blocks - found) > capacity_ && lru_.size() > 0) {

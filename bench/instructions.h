@@ -1,5 +1,5 @@
 // Counting instructions: a figure that no neighbour changes. The program runs under callgrind
-// (docs/benchmarks.md), which counts what lies between the calls below.
+// (docs/benchmarks.md), which counts the instructions between the calls below.
 #ifndef QUIRE_BENCH_INSTRUCTIONS_H_
 #define QUIRE_BENCH_INSTRUCTIONS_H_
 
@@ -11,8 +11,8 @@ bool CanCount();
 /// Whether this process runs under valgrind.
 bool IsCounted();
 
-/// What lies between two calls is counted, inside of StartCounting and StopCounting. Costs nothing
-/// worth counting where nobody counts.
+/// Instructions between two calls are counted, inside of StartCounting and StopCounting. Costs next
+/// to nothing while nothing is counted.
 void ToggleCounting();
 
 /// Begins a count at 0.

@@ -54,7 +54,7 @@ Result<std::shared_ptr<model::Model>> RandomModel(const model::ModelConfig& conf
   return std::shared_ptr<model::Model>(std::move(made));
 }
 
-// A model, a cache of its shape and sequences that nobody shares; a step is of all of them.
+// A model, a cache of its shape and sequences that share nothing; a step advances all of them.
 class Runner {
  public:
   static Result<std::shared_ptr<Runner>> Create(std::shared_ptr<model::Model> model, Codec codec,

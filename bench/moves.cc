@@ -72,7 +72,7 @@ Result<Subject> Move(cuda::Backend& backend, uint32_t layers, uint64_t count, Co
       .note = [=] { return move->Note(); }};
 }
 
-/// Addresses that nobody reads or writes.
+/// Addresses that are never read or written.
 class NoMemory final : public DeviceMemory {
  public:
   std::string_view name() const override { return "none"; }

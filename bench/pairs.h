@@ -1,7 +1,7 @@
-// Measuring two things beside each other on a machine that others use too.
+// Measuring two subjects beside each other on a machine that others use too.
 //
-// Neighbours make a slice slower, never faster. So the two take turns slice by slice, and of every
-// place the best time counts: what is left of the neighbours is what no slice there escaped.
+// Other programs make a slice slower, never faster. So the two run alternately, slice by slice, and
+// of every place the best time counts: only a disturbance of every slice there remains.
 #ifndef QUIRE_BENCH_PAIRS_H_
 #define QUIRE_BENCH_PAIRS_H_
 
@@ -29,7 +29,7 @@ double SecondsOf(Executor& executor, const std::function<void()>& body);
 
 double Median(std::vector<double> values);
 
-/// What two things that took turns needed for one round.
+/// The times of two subjects that ran alternately, for one round.
 struct Turns {
   double first_s = 0;   // the sum over the places of the best time of each
   double second_s = 0;  // likewise
@@ -61,9 +61,9 @@ class Contest {
 };
 inline constexpr uint32_t kRunsFactorMax = 4;
 
-/// Measures several cases in passes over all of them, some rounds of each at a time: so a row sees
-/// all the minutes of the whole measurement, of which others take more or less. Of every case at
-/// least `rounds_min` rounds, and more while it is not settled.
+/// Measures several cases in passes over all of them, some rounds of each at a time: so a row
+/// samples the whole time of the measurement, during which other programs take more or less. Of
+/// every case at least `rounds_min` rounds, and more while it is not settled.
 ///
 /// `run` prepares case i anew and calls Run, or End.
 /// Errors: what `run` returns
@@ -88,7 +88,7 @@ struct Row {
 /// The figure of a round that took so many seconds.
 double FigureOf(const Timed& timed, double seconds);
 
-/// Measures cases beside their floors, in passes. `progress` hears what is run.
+/// Measures cases beside their floors, in passes. `progress` is called with the case that runs.
 /// Errors: what preparing one returns
 Result<std::vector<Row>> Measure(std::span<const Case> cases, uint32_t rounds_min,
                                  const std::function<void(const std::string&)>& progress);

@@ -19,7 +19,7 @@ TEST(Median, IsTheMiddleOrBetweenTheTwo) {
   EXPECT_EQ(Median({9, 1, 5, 6}), 5.5);
 }
 
-// Gives, for every place, the next of its seconds at each call, and writes down who was called.
+// Gives, for every place, the next of its seconds at each call, and records the order of calls.
 class Figures {
  public:
   Figures(std::string name, std::map<uint32_t, std::vector<double>> seconds, std::string& calls)

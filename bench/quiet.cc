@@ -13,10 +13,10 @@
 namespace quire::bench {
 namespace {
 
-/// More are not held: the more there are, the less each is the other half of one of ours.
+/// More are not held: with more processors, each is less often the other half of one of ours.
 constexpr size_t kProcessorsHeldMax = 4;
 
-/// Runs `each` once on every worker: whoever is first waits for all others.
+/// Runs `each` once on every worker: the first ones wait for all others.
 void OnEveryWorker(Executor& executor, const std::function<void(uint32_t worker)>& each) {
   const uint32_t workers = executor.worker_count();
   std::atomic<uint32_t> arrived = 0;
@@ -63,7 +63,7 @@ bool MayBeRealTime() {
   return may;
 }
 
-/// A thread on every processor but the first, which does nothing as long as it is told to.
+/// A thread on every processor but the first, which keeps the processor idle while it is told to.
 class Holders {
  public:
   Holders() {

@@ -1,10 +1,10 @@
 // Keeping other programs off the processors while a slice runs, as far as the system lets us.
 //
 // Where the process may raise its priority (as root, or with CAP_SYS_NICE), threads run slices at
-// real-time priority, so nothing preempts them, and on a machine of few processors the others do
-// nothing meanwhile: on a virtual machine two of them are often halves of one core. Between slices
-// everybody else runs. Where it may not, none of this happens, and slices find quiet moments by
-// being many.
+// real-time priority, so nothing preempts them, and on a machine of few processors the other
+// processors are kept idle meanwhile: on a virtual machine two of them are often halves of one
+// core. Between slices all programs run. Where the process may not, the many slices find quiet
+// moments by chance.
 #ifndef QUIRE_BENCH_QUIET_H_
 #define QUIRE_BENCH_QUIET_H_
 

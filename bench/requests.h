@@ -37,7 +37,7 @@ Requests MakeRequests(const Options& options);
 /// How requests are divided among threads.
 struct Division {
   uint32_t threads = 1;
-  uint32_t roots = 1;  // 1: whoever is free takes the next request; 2: thread i serves root i
+  uint32_t roots = 1;  // 1: a free thread takes the next request; 2: thread i serves root i
 };
 
 /// Serves all requests again and again, a slice of them at a time.

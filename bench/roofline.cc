@@ -84,7 +84,7 @@ namespace {
 
 constexpr uint64_t kChunkBytes = 1 << 20;  // what a thread takes at a time
 
-// Where results go that nobody needs, so that no compiler leaves the work out.
+// Results that are not needed go here, so that no compiler leaves the work out.
 std::atomic<uint64_t> sink = 0;
 
 }  // namespace

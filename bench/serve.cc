@@ -42,7 +42,7 @@ struct Planned {
   uint64_t arrival_us = 0;  // after the first
 };
 
-/// What callers saw of one run.
+/// The times and tokens that callers saw in one run.
 struct Seen {
   double seconds = 0;
   double step_seconds = 0;
@@ -113,7 +113,7 @@ class Server {
     return server;
   }
 
-  /// Submits each request `scale` times its arrival after the first and takes all it says.
+  /// Submits each request `scale` times its arrival after the first and takes all its events.
   Result<Seen> Run(std::span<const Planned> plan, double scale) {
     CacheOptions options{.geometry = model::GeometryOf(model_->config()),
                          .profile = NumericProfile::Uniform(Codec::kBf16),
@@ -189,7 +189,7 @@ class Server {
   std::unique_ptr<Executor> executor_;
 };
 
-/// All runs on so many threads: made once, for whichever row asks first.
+/// All runs on so many threads: made once, by the first row that needs them.
 class ServeRuns {
  public:
   ServeRuns(const Options& options, uint32_t threads)

@@ -1,5 +1,5 @@
-// Slices on demand: how one process has another run slices of work, so that two builds can take
-// turns on the same case, or one can run under a tool that counts. docs/benchmarks.md has the
+// Slices on demand: how one process has another run slices of work, so that two builds can run the
+// same case alternately, or one can run under a tool that counts. docs/benchmarks.md has the
 // protocol's text.
 //
 // The worker is `quire bench NAME --slices`. It writes and reads lines of text:
@@ -42,7 +42,7 @@ Result<void> ServeSlices(const std::vector<Case>& cases, std::string_view target
 /// Lifetime: the process ends with it
 class Worker {
  public:
-  /// What the worker said of a case.
+  /// The worker's answer about a case.
   struct Prepared {
     bool timed = false;
     bool less_is_better = false;
@@ -53,7 +53,7 @@ class Worker {
   };
 
   /// Starts `command` (looked up in PATH) and reads what it can do.
-  /// Errors: kIo it cannot be started; kUnsupported it ends, or says something else first
+  /// Errors: kIo it cannot be started; kUnsupported it ends, or its first line is another one
   static Result<std::unique_ptr<Worker>> Start(const std::vector<std::string>& command);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;

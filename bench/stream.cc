@@ -139,7 +139,7 @@ struct Both {
         std::memcmp(streamed->out().data(), whole->out().data(), whole->out().size_bytes()) == 0);
   }
 
-  /// Of what the store has of the context.
+  /// The bytes of the context that only the store has.
   uint64_t front_bytes() const {
     return streamed->streamed_tokens() / kBlockTokens * streamed->block_bytes();
   }
@@ -177,7 +177,7 @@ struct Both {
   uint64_t bytes = 0;
 };
 
-// The floor is whichever takes longer: attending in memory, or reading as much.
+// The floor is the longer of attending in memory and reading as many bytes.
 Result<Subject> Query(const StreamCase& of) {
   auto both = std::make_shared<Both>(of);
   FioJob job = {.file = both->directory / "fio",

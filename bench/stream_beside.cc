@@ -1,5 +1,5 @@
-// What a request notes of a neighbour whose context memory does not hold: its time per token beside
-// one that streams, and beside one that computes as much from memory.
+// The time per token of a request beside one whose context is larger than memory and streams, and
+// beside one that computes as much from memory.
 #include <fmt/format.h>
 
 #include <memory>
@@ -31,11 +31,11 @@ constexpr uint64_t kShortTokens = 33;
 constexpr uint32_t kShortAnswer = 17;
 constexpr uint32_t kStepTokens = 256;
 constexpr uint64_t kResidentTokens = 512;
-// Of what the long request takes in the end, and others take beside.
+// Bytes of the long request at its end, with those of the others.
 constexpr uint64_t kWholeBytes = uint64_t{1} << 30;
 constexpr uint64_t kSmallBytes = uint64_t{100} << 20;
 
-/// An engine in which a request with a long prompt generates for as long as anybody looks.
+/// An engine in which a request with a long prompt generates during the whole measurement.
 class Engine {
  public:
   Engine(model::Model& model, uint32_t threads, DiskStore* store, uint64_t hot_bytes)

@@ -1,6 +1,6 @@
 // The store on a disk beside fio: bringing a context of 16,384 tokens back (Qwen3-0.6B in f16),
-// writing records, and what writing behind a cache costs the processor and whoever decodes beside
-// it; and the time to the first token of a prompt that long, by where its context comes from.
+// writing records, and what write-behind costs the processor and a request that decodes meanwhile;
+// and the time to the first token of a prompt that long, by where its context comes from.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -175,8 +175,7 @@ Result<Subject> WriteCpu() {
       bytes = static_cast<double>(context.bytes());
     }
   }
-  // The least that has to be done with every byte: it is checked in memory, and copied with a
-  // checksum.
+  // The least work for every byte: it is checked in memory, and copied with a checksum. checksum.
   std::vector<std::byte> from(64 << 20, std::byte{1});
   std::vector<std::byte> to(from.size());
   double floor_s = 1e9;
@@ -243,8 +242,8 @@ struct Decoder {
   std::unique_ptr<Sequence> sequence;
 };
 
-/// Blocks that wait to be written, all at once. Whoever is told that a load has ended holds up what
-/// turns the store, so nothing is written while they are published.
+/// Blocks that wait to be written, all at once. They are published in the callback of a load, which
+/// delays the thread that ticks the store, so nothing is written meanwhile.
 struct Backlog {
   Backlog() {
     context.Draw(0);
@@ -269,7 +268,8 @@ struct Backlog {
   uint64_t seed = 0;
 };
 
-// More waits than is written while the slice decodes; the note says in how many slices that was so.
+// More blocks wait than are written while the slice decodes; the note says in how many slices that
+// was so.
 Result<Subject> DecodeBesideWriting() {
   struct State {
     Backlog backlog;

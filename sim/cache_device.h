@@ -63,7 +63,7 @@ class CacheDevice {
     warm_ = warm.get();
     return warm;
   }
-  /// Records that the warm tier lost: the store below may not have them yet.
+  /// Records that the warm tier lost before the store below had them.
   uint64_t lost_above() const {
     const tier::WarmStats stats = warm_->warm_stats();
     return stats.evicted + stats.damaged;
@@ -78,7 +78,7 @@ class CacheDevice {
  private:
   Prng prng_;
   RottingMemory host_;
-  const tier::WarmStore* warm_ = nullptr;  // the one of now
+  const tier::WarmStore* warm_ = nullptr;  // the present one
   cache::ProtectedMemory memory_;
   cache::DelayedOps ops_;
 };

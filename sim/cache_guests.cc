@@ -116,7 +116,7 @@ void CacheGuests::Select(Side& side) {
   if (selected) held_.push_back(*std::move(selected));
 }
 
-// Or takes a pin back.
+// Pins a path, or takes a pin back.
 void CacheGuests::Pin(Side& side, const std::array<Identity, 2>& identities) {
   const auto request_for = [&](const Pinned& pin) {
     return AcquireRequest{.tenant = side.tenants[pin.origin.party],
@@ -124,7 +124,7 @@ void CacheGuests::Pin(Side& side, const std::array<Identity, 2>& identities) {
                           .tokens = pin.tokens};
   };
   if (pins_.size() >= kHeldMax) {
-    // It may have ended by its time, or with an erasure.
+    // The pin may have ended by its time, or with an erasure.
     static_cast<void>(side.cache->Unpin(request_for(pins_.front())));
     pins_.erase(pins_.begin());
     return;

@@ -1,5 +1,5 @@
-// What else may be done with the caches of the simulator: forks, views, pins, retentions, selected
-// parts, contiguous sequences and pages that are given back.
+// What the simulated caches do besides prompts: forks, views, pins, retentions, selected blocks,
+// contiguous sequences and trims.
 #ifndef QUIRE_SIM_CACHE_GUESTS_H_
 #define QUIRE_SIM_CACHE_GUESTS_H_
 
@@ -17,8 +17,8 @@
 
 namespace quire::sim {
 
-/// The guests of one side. They draw from a generator of their own, so that what others do is the
-/// same without them.
+/// Does these things with the cache of one side. It draws from a generator of its own, so that the
+/// other events of a seed are the same without it.
 ///
 /// Threads: one
 class CacheGuests {
@@ -27,9 +27,9 @@ class CacheGuests {
 
   /// How a sequence is opened for a prompt of so many tokens.
   SequenceOptions SomeOptions(uint64_t tokens);
-  /// Does one of these things. What is wrong; empty: nothing.
+  /// Does one of these things. Returns what is wrong; empty: nothing.
   std::string Act(Side& side, const std::array<Identity, 2>& identities);
-  /// Gives everything back.
+  /// Ends its sequences, views and pins.
   void End(Side& side, const std::array<Identity, 2>& identities);
 
  private:

@@ -46,7 +46,7 @@ inline std::vector<std::byte> BytesOfFreeSlots(Cache& cache) {
   return all;
 }
 
-/// All bytes of a machine on which caches are, and what was erased of them.
+/// All bytes of the machine that the caches run on, and the erased ones among them.
 class CacheMemory {
  public:
   /// On a device, which must outlive it; null: on the host. `known`: what tells whose bytes are.
@@ -99,8 +99,8 @@ inline std::string MissingBelow(Cache& cache, const tier::Store& store) {
   });
 }
 
-/// Whether a cache has blocks that another member of a tenant's domain computed: what it erases has
-/// the same bytes, and these may lie in slots that nobody holds, or be written once more.
+/// Whether a cache has blocks that another member of a tenant's domain computed: they have the
+/// bytes that the tenant erases, and these may lie in slots without holders, or be written again.
 inline bool HasOfMates(Cache& cache, TenantId tenant) {
   return static_cast<cache::Core&>(cache).state().Look([&](const cache::State& state) {
     const TenantId account = state.accounts.tenants().account_of(tenant);
@@ -114,7 +114,7 @@ inline bool HasOfMates(Cache& cache, TenantId tenant) {
   });
 }
 
-/// Everything that can be evicted goes. What is left then and should have gone; empty: nothing.
+/// Evicts everything that can be evicted. Returns what should be gone and is left; empty: nothing.
 inline std::string LeftInDrained(Cache& cache) {
   while (cache.Evict(1000) > 0) {
   }

@@ -1,5 +1,5 @@
-// What the oracle of the caches' simulator knows: who computed which prefix and was not erased
-// since, and what every prefix looks like when it is computed anew.
+// The oracle of the caches' simulator: which tenant computed which prefix and was not erased since,
+// and the values of every prefix computed anew.
 #ifndef QUIRE_SIM_CACHE_ORACLE_H_
 #define QUIRE_SIM_CACHE_ORACLE_H_
 
@@ -23,10 +23,10 @@
 
 namespace quire::sim {
 
-/// Who asks, and to whom its blocks belong.
+/// A tenant that asks, and the account that pays for its blocks.
 struct Party {
   const char* name = "";
-  uint32_t account = 0;  // index of who pays: itself, or its domain
+  uint32_t account = 0;  // index of the account that pays: the party itself, or its domain
   const char* domain = "";
   bool shared = false;
   bool has_quota = false;
@@ -58,7 +58,7 @@ inline uint64_t MixNumbers(uint64_t hash, uint64_t number) {
   return hash ^ (hash >> 29);
 }
 
-/// Blocks that may be found: somebody of their account computed them, and was not erased since.
+/// Blocks that may be found: a member of their account computed them, and was not erased since.
 class Computed {
  public:
   explicit Computed(uint32_t block_tokens) : block_tokens_(block_tokens) {}
@@ -88,8 +88,8 @@ class Computed {
     }
     return count;
   }
-  /// What a party computed may not be found any more, nor what continues it. `durable`: for good;
-  /// else a restart may bring it back.
+  /// The blocks that a party computed, and their descendants, may not be found any more. `durable`:
+  /// for good; else a restart may bring it back.
   void Erase(uint32_t party, bool durable) {
     const uint32_t account = kParties[party].account;
     auto& blocks = accounts_[account];
@@ -98,7 +98,7 @@ class Computed {
       all_erased[key] = entry;
       entry.writers &= ~(uint32_t{1} << party);
     }
-    // A child may come before its parent: until nothing more goes.
+    // A child may come before its parent, so this repeats until nothing more is removed.
     size_t before = 0;
     do {
       before = blocks.size();
@@ -115,7 +115,7 @@ class Computed {
     if (undone_[account]) accounts_[account].merge(std::map(erased_[account]));
     undone_[account] = false;
   }
-  /// The disk lied about the writes of an account's epoch: from now on anything may be back.
+  /// The disk lied about writing an account's epoch: from now on any of its blocks may be back.
   void LoseEpoch(uint32_t account) { anything_goes_.insert(account); }
 
  private:
@@ -135,12 +135,13 @@ class Computed {
 
   const uint32_t block_tokens_;
   std::map<uint32_t, std::map<uint64_t, Entry>> accounts_;  // by key of the chain
-  std::map<uint32_t, std::map<uint64_t, Entry>> erased_;  // whatever was there when one was erased
-  std::map<uint32_t, bool> undone_;                       // the last erasure is not durable
-  std::set<uint32_t> anything_goes_;                      // accounts
+  std::map<uint32_t, std::map<uint64_t, Entry>> erased_;    // blocks that were there when a member
+                                                            // was erased
+  std::map<uint32_t, bool> undone_;                         // the last erasure is not durable
+  std::set<uint32_t> anything_goes_;                        // accounts
 };
 
-/// What a plan of somebody's tokens must not say: which counter of the report, and words.
+/// What a plan for a party's tokens must not say: the counter of the report, and words.
 inline std::optional<std::pair<uint64_t SimReport::*, std::string>> WrongWith(
     const Plan& plan, const Origin& origin, std::span<const TokenId> tokens,
     const Computed& computed) {
@@ -161,7 +162,8 @@ inline std::optional<std::pair<uint64_t SimReport::*, std::string>> WrongWith(
     missing += run.tokens;
     const uint64_t said = (plan.resident_tokens() + missing) / block;
     if (run.reason != MissReason::kOtherProfile) continue;
-    // A load from before an erasure hears of what was computed after it, under another key.
+    // A load that began before an erasure counts as misses blocks computed after it under another
+    // key.
     if (std::max(computed.Allowed(elsewhere, tokens, said),
                  computed.Allowed(origin, tokens, said)) < said) {
       return {{&SimReport::wrong_bytes, "a miss tells of what was erased, or of another tenant's"}};
@@ -171,7 +173,7 @@ inline std::optional<std::pair<uint64_t SimReport::*, std::string>> WrongWith(
   return {{&SimReport::unexplained, "misses without a reason"}};
 }
 
-/// What sequences hold when nothing of them came from anywhere.
+/// The values of sequences that were computed without any cached block.
 class ColdAnswers {
  public:
   explicit ColdAnswers(CacheOptions options) : geometry_(options.geometry) {
@@ -187,7 +189,7 @@ class ColdAnswers {
     if (model == nullptr) model = std::make_unique<cache::FakeModel>(geometry_, weights);
     return *model;
   }
-  /// What of a sequence the next query sees. Shape: [layers][streams][heads, seen, dim]
+  /// The values that the next query of a sequence sees.
   std::vector<float> Seen(const Sequence& sequence, const cache::FakeModel& model) const {
     std::vector<float> all;
     for (uint32_t layer = 0; layer < geometry_.layer_count(); ++layer) {

@@ -50,20 +50,20 @@ inline std::array<Identity, 2> TwoIdentities() {
   return two;
 }
 
-/// Whether loads from the end can meet what is computed from the front.
+/// Whether loads from the end can run while the beginning of the prompt is computed.
 inline bool CanMeet(const CacheOptions& options) {
   const std::vector<LayerGroup>& groups = options.geometry.groups;
   return groups.size() == 1 && groups[0].window_tokens == 0 && options.profile.residual_tokens == 0;
 }
 
-/// Where caches with guests place their slots.
+/// Where caches with CacheGuests place their slots.
 inline Placement PlacementOf(uint64_t seed) {
   constexpr std::array kPlacements = {Placement::kFreeList, Placement::kFirstFit,
                                       Placement::kBestFit, Placement::kBuddy};
   return kPlacements[seed % kPlacements.size()];
 }
 
-/// Others than those that found something before there was this.
+/// Not the seeds that found something before devices were simulated.
 inline bool IsOnDevice(uint64_t seed) { return seed % 11 == 1 || seed % 11 == 3 || seed % 11 == 6; }
 
 }  // namespace quire::sim

@@ -35,7 +35,7 @@ class CacheSim : private Machine {
     cold_.staging_bytes = uint64_t{prng_.NextChance(3) ? 512U : 2048U} << 10;
     cold_.scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0;
     cache_options_ = DrawCacheOptions(prng_, clock_);
-    // Of odd seeds alone, so that even ones are the runs they were before there was this.
+    // Odd seeds alone, so that even ones are the same runs as before this was added.
     meets_ = options_.seed % 2 == 1 && CanMeet(cache_options_);
     streams_ = options_.seed % 7 == 5 && CanStream(cache_options_);
     // The ring of a context that streams and its last tokens take more than other contexts.
@@ -65,7 +65,7 @@ class CacheSim : private Machine {
 
  private:
   void Note(uint64_t number) { digest_.UpdateNumber(number); }
-  // Nor is anything reported.
+  // Nor does any call report an error.
   bool calm() const { return faults_ == Faults::kCrashes && !files_.stopped(); }
 
   // The machine and what runs on it.
@@ -73,7 +73,7 @@ class CacheSim : private Machine {
   void Open() {
     auto opened = OpenStore();
     if (opened == nullptr) return;
-    // Without a catalogue the store says it has what a crash may have torn, until that is read.
+    // Without a catalogue the store claims records that a crash may have torn, until they are read.
     doubts_ = doubts_ || opened->recovery().catalogue_rebuilt;
     disk_ = opened.get();
     std::unique_ptr<tier::Store> below = std::move(opened);
@@ -100,7 +100,7 @@ class CacheSim : private Machine {
     const uint64_t epoch = EpochOf(account);
     if (epoch >= durable_epochs_[account]) return;
     durable_epochs_[account] = epoch;
-    // Of an account that had stored nothing it is forgotten: there is nothing that could come back.
+    // The store forgets the epoch of an account that had stored nothing: nothing could come back.
     if (transfers_->UsageOf(tier::PublisherOf(kParties[account].name)) == tier::PublisherUsage{})
       return;
     if (honest() && !epochs_lost) {
@@ -140,7 +140,7 @@ class CacheSim : private Machine {
   CacheGuests* GuestsOf(const Side& side) {
     return guests_.empty() ? nullptr : &guests_[static_cast<size_t>(&side - sides_.data())];
   }
-  // Nobody holds anything then.
+  // Afterwards nothing is held.
   void EndUses(Side& side) {
     if (CacheGuests* const guests = GuestsOf(side)) guests->End(side, identities_);
     side.Close();
@@ -152,7 +152,7 @@ class CacheSim : private Machine {
       EndUses(side);
       side.cache.reset();
     }
-    recycled_before_ = Recycled();  // what ended above was waited for, and more was written
+    recycled_before_ = Recycled();  // the flushes above wrote more
     if (how == 1) files_.KillProcess();
     if (how > 1) files_.LosePower();
     store_.reset();
@@ -231,7 +231,7 @@ class CacheSim : private Machine {
     if (stops_at_ != kNever) return;
     if (prng_.NextChance(4)) return Restart(0);
     if (prng_.NextChance(3)) return Restart(1 + prng_.NextBelow(3));
-    files_.StopAfter(prng_.NextBelow(40));  // in the middle of whatever comes then
+    files_.StopAfter(prng_.NextBelow(40));  // in the middle of a later operation
     stops_at_ = report_.steps;
   }
 
@@ -309,7 +309,7 @@ class CacheSim : private Machine {
                                  front.tokens.size() + 1 + order_prng_.NextBelow(3 * kBlock));
     if (to > front.tokens.size() && !Compute(front, std::span(load.tokens).first(to))) front = {};
     load.ticket->Meet(front.tokens.size());
-    if (order_prng_.NextChance(20)) front = {};  // it does not keep what it said it had
+    if (order_prng_.NextChance(20)) front = {};  // the sequence is dropped
   }
 
   void EndLoad(Side& side) {
@@ -317,7 +317,7 @@ class CacheSim : private Machine {
     const size_t i = prng_.NextBelow(side.loads.size());
     Loading& load = side.loads[i];
     const bool is_shared = load.origin.account() != load.origin.party && guests_.empty();
-    if (is_shared && order_prng_.NextChance(8)) {  // what it loads may be of the other member
+    if (is_shared && order_prng_.NextChance(8)) {  // the load may bring blocks of the other member
       return Erase(MateOf(load.origin.party), 2 + order_prng_.NextBelow(2));
     }
     if (load.front.sequence != nullptr && order_prng_.NextChance(2)) return ComputeFront(load);
@@ -343,7 +343,8 @@ class CacheSim : private Machine {
     CheckPlan(load.origin, load.tokens, plan);
     const MissReason why = plan.reason();
     const bool failed = why == MissReason::kLoadFailed || why == MissReason::kLoadLate;
-    // What was being written when a machine stopped may turn out to be torn when it is read.
+    // A record that was being written when a machine stopped may turn out to be torn when it is
+    // read.
     const bool torn = report_.crashes > 0 && store_->stats().records_damaged > load.damaged;
     if (load.is_calm && calm() && !torn && load.recycled == Recycled()) {
       if (failed || plan.resident_tokens() < load.resident) {
@@ -399,7 +400,7 @@ class CacheSim : private Machine {
     if (side.lives.empty()) return Begin(side);
     const size_t i = prng_.NextBelow(side.lives.size());
     Live& live = side.lives[i];
-    // The next tokens follow from what is there, so that others may have them too.
+    // The next tokens depend on the present ones, so that other sequences may have them too.
     const uint64_t seen = live.tokens.size();
     std::vector<TokenId> tokens = live.tokens;
     const uint64_t last = seen == 0 ? 0 : static_cast<uint64_t>(live.tokens.back());
@@ -410,10 +411,10 @@ class CacheSim : private Machine {
     if (!Compute(live, tokens)) side.lives.erase(side.lives.begin() + static_cast<ptrdiff_t>(i));
   }
 
-  // A context that memory does not hold. What of it has left memory is durable.
+  // A context larger than memory. Its blocks that left memory are durable.
   void Stream(Side& side) {
     const Origin origin = {.party = AnyParty(prng_)};
-    if (kParties[origin.account()].ttl_us > 0) return;  // it keeps nothing below
+    if (kParties[origin.account()].ttl_us > 0) return;  // the store keeps none of its blocks
     const Text text = {.base = 50 + order_prng_.NextBelow(2)};
     const std::vector<TokenId> tokens = text.First(1 + order_prng_.NextBelow(60 * kBlock));
     const uint64_t gone = Recycled() + store_->stats().records_damaged;
@@ -458,7 +459,8 @@ class CacheSim : private Machine {
     if (verified.damaged > 0) Problem(report_.wrong_bytes, "verify finds damage in memory");
   }
 
-  // Each cache is told. What is under way meanwhile, by `dice`: nothing (0, 1), loads, or anything.
+  // Erases in each cache. `dice` says what is under way meanwhile: nothing (0, 1), loads, or
+  // anything.
   void Erase(uint32_t party, uint64_t dice) {
     memory_->Learn(files_, cold_.directory);
     for (Side& side : sides_) {
@@ -495,8 +497,8 @@ class CacheSim : private Machine {
     }
   }
 
-  // Of what was erased no byte is anywhere, but in slots that somebody holds, or that have what
-  // another member of a domain wrote.
+  // No erased byte is left, except in slots that are held, or that have bytes which another member
+  // of a domain wrote.
   void LookForErased(uint32_t party) {
     if (!honest() || worn_for_good() || !store_->Flush() || files_.stopped()) return;
     const uint32_t account = kParties[party].account;
@@ -552,7 +554,7 @@ class CacheSim : private Machine {
     }
   }
 
-  // When nobody holds anything, everything can be evicted, and nothing is left.
+  // When nothing is held, everything can be evicted, and nothing is left.
   void CheckDrained(Side& side) {
     EndUses(side);
     const std::string left = LeftInDrained(*side.cache);
@@ -581,14 +583,14 @@ class CacheSim : private Machine {
     Note(durable ? 1 : 0);
     if (!durable || !honest() || files_.stopped()) return;
     const CacheStats stats = side.cache->stats();
-    // What a load attaches in the turn in which a flush ends is offered to the store after it.
+    // Blocks that a load attaches while a flush ends are offered to the store afterwards.
     if (stats.unwritten_blocks > 0 && !side.loads.empty()) return;
     if (stats.unwritten_blocks > 0) {
       return Problem(report_.lost_bytes,
                      fmt::format("{} blocks wait to be written after that", stats.unwritten_blocks),
                      stats.unwritten_blocks * side.cache->block_bytes());
     }
-    // Blocks with a ttl are not written, nor those that lost what windows had passed before that.
+    // Blocks with a ttl are not written, nor those that lost slots outside windows before that.
     constexpr uint32_t kShy = 6;
     const uint64_t shy = cache::Must(side.cache->tenant_stats(side.tenants[kShy])).published_blocks;
     if (stats.stored_blocks + shy < stats.published_blocks) return;
@@ -616,8 +618,8 @@ class CacheSim : private Machine {
     }
   }
 
-  // Faults have stopped: everything that was asked for ends, what the store has loads, and what is
-  // new is written and loads.
+  // Faults have stopped: every request ends, stored blocks load, and new blocks are written and
+  // load. new is written and loads.
   void Recover() {
     transfers_clock_.BeginStep();
     for (Side& side : sides_) {
@@ -645,8 +647,8 @@ class CacheSim : private Machine {
     const Expected fresh = {.tokens = Text{.base = 99}.First(4 * kBlock + 1),
                             .resident = 4 * kBlock};
     OpenPlan(sides_[0], fresh.origin, fresh.tokens, Acquire(sides_[0], fresh.origin, fresh.tokens));
-    sides_[0].Close();  // open forms of its end are kept when a sequence ends
-    // Without epochs a flush says that what was erased may be there.
+    sides_[0].Close();  // the end of a sequence keeps open forms of its last blocks
+    // Without epochs a flush fails, because erased bytes may be left.
     if (!store_->Flush() && !transfers_->stats().epochs_damaged) {
       return Problem(report_.stuck, "nothing can be written any more");
     }
@@ -688,10 +690,10 @@ class CacheSim : private Machine {
   Computed computed_{kBlock};
   std::unique_ptr<ColdAnswers> cold_answers_;
   std::deque<Expected> recent_;     // prompts
-  std::vector<Expected> expected_;  // as long as nothing was recycled
+  std::vector<Expected> expected_;  // until a segment is recycled
   uint64_t expected_recycled_ = 0;
   bool doubts_ = false;
-  uint64_t spread_us_ = 0;        // of what is written behind
+  uint64_t spread_us_ = 0;        // the time over which writes are spread
   bool meets_ = false;            // some loads are from the end
   bool streams_ = false;          // some contexts are larger than memory
   uint64_t recycled_before_ = 0;  // by stores that ended
@@ -699,11 +701,11 @@ class CacheSim : private Machine {
   std::array<uint64_t, kParties.size()> durable_epochs_ = {};  // as they were confirmed
   std::unique_ptr<CacheDevice> device_;                        // or the caches are on the host
   std::optional<CacheMemory> memory_;
-  std::unique_ptr<DiskStore> store_;   // after what it uses
+  std::unique_ptr<DiskStore> store_;   // after the objects it uses
   const tier::Store* disk_ = nullptr;  // without a warm tier
   transfer::Transfers* transfers_ = nullptr;
   std::vector<Side> sides_;
-  std::vector<CacheGuests> guests_;  // of each side, or none
+  std::vector<CacheGuests> guests_;  // one for each side, or none
 };
 
 }  // namespace

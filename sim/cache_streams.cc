@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kBlock = 16;  // tokens
 constexpr uint32_t kStepTokens = 8;
 
-// What of a piece of a layer's keys is not what the model computes.
+// Compares the keys of one piece with those of the model. Returns the difference; empty: none.
 std::string Differ(Cache& cache, const StreamedContext::Piece& piece, uint32_t layer,
                    const cache::FakeModel& model, std::span<const TokenId> tokens) {
   const uint64_t begin = piece.splits.begin * kSplitTokens;

@@ -17,10 +17,10 @@ namespace quire::sim {
 struct Streamed {
   uint64_t tokens = 0;    // committed
   uint64_t resident = 0;  // before that, of its plan
-  uint64_t front = 0;     // tokens that left memory, so that the store has them durably
+  uint64_t front = 0;     // first tokens, which left memory and are durable in the store
   uint64_t compared = 0;  // tokens of layers that were read back
   std::string wrong{};    // bytes that are not the model's; empty: none
-  std::string unread{};   // why what left memory cannot be read; empty: it can
+  std::string unread{};   // why tokens that left memory cannot be read; empty: they can
 };
 
 /// Whether sequences of such a cache can stream.

@@ -1,4 +1,4 @@
-// Who uses caches in the simulator, and what they hold at a time.
+// The users of caches in the simulator, and what each holds at a time.
 #ifndef QUIRE_SIM_CACHE_USERS_H_
 #define QUIRE_SIM_CACHE_USERS_H_
 
@@ -17,7 +17,7 @@
 
 namespace quire::sim {
 
-/// Time passes while somebody looks at it, so that who waits for a time gets there.
+/// Time passes with each reading, so that a wait for a time ends.
 class PassingClock final : public Clock {
  public:
   explicit PassingClock(ManualClock& clock) : clock_(clock) {}
@@ -49,7 +49,7 @@ struct Text {
   }
 };
 
-/// One that asks for something itself.
+/// A party that asks itself: any but a domain.
 inline uint32_t AnyParty(Prng& prng) {
   while (true) {
     const auto party = static_cast<uint32_t>(prng.NextBelow(kParties.size()));
@@ -71,12 +71,13 @@ struct Loading {
   uint64_t resident = 0;  // when it began
   uint64_t recycled = 0;  // by then
   uint64_t damaged = 0;
-  bool is_calm = false;  // nobody hurries, cancels or erases it
+  bool is_calm = false;  // no hurry, cancellation or erasure
   std::optional<Ticket> ticket{};
-  Live front{};  // from the end: what is computed meanwhile; without a sequence nothing is
+  Live front{};  // the sequence that computes the beginning while a load brings the end; without
+                 // one nothing does
 };
 
-struct Side {  // a cache and who uses it
+struct Side {  // a cache and its users
   std::unique_ptr<Cache> cache{};
   std::array<TenantId, kParties.size()> tenants{};
   std::vector<Live> lives{};
@@ -94,7 +95,7 @@ struct Side {  // a cache and who uses it
   }
 };
 
-struct Expected {  // what a restart has to find
+struct Expected {  // blocks that must be found after a restart
   Origin origin{};
   std::vector<TokenId> tokens{};
   uint64_t resident = 0;

@@ -1,5 +1,4 @@
-// What the oracle of the simulator knows: every record that could be put, what was asked for, and
-// what was promised.
+// The oracle of the simulator: every record that could be put, every request, and every promise.
 #ifndef QUIRE_SIM_COLD_ORACLE_H_
 #define QUIRE_SIM_COLD_ORACLE_H_
 

@@ -52,8 +52,8 @@ class ColdSim : private Machine {
     for (uint32_t p = 1; p < kPublishers; ++p) {
       const uint64_t epoch = store_->EpochOf(tier::PublisherOf(Records::DomainOf(p)));
       const bool damaged = store_->Stats().epochs_damaged;
-      // A disk that lies about the writes of both copies takes an erasure back. Of a publisher that
-      // had stored nothing it is forgotten: there is nothing that could come back.
+      // A disk that lies about writing both copies undoes an erasure. The store forgets the epoch
+      // of a publisher that had stored nothing: nothing could come back.
       const bool had_nothing =
           store_->UsageOf(tier::PublisherOf(Records::DomainOf(p))) == tier::PublisherUsage{};
       if ((!honest() || had_nothing || epochs_lost_) && !damaged) {
@@ -74,14 +74,15 @@ class ColdSim : private Machine {
     LookForErased();
   }
 
-  // Of what was erased, with what was flushed since, no byte is anywhere.
+  // No byte of erased records is left, as far as the overwriting was flushed.
   void LookForErased() {
     if (!honest() || worn_for_good() || report_.problems() > 0) return;
-    // Without epochs nobody knows what was erased, until a repair overwrites all of named tenants.
+    // Without epochs the store cannot tell what was erased, until a repair overwrites all of named
+    // tenants.
     if (store_->Stats().epochs_damaged) return;
     raw_bytes_.Learn(files_, cold_.directory);
     const bool is_idle = files_.in_flight() == 0 && loads_.empty() && puts_.empty();
-    // A write that is under way may fail still, and leave what it was to overwrite.
+    // A write that is under way may still fail, and leave the bytes that it was to overwrite.
     if (!is_idle && faults_ == Faults::kReported) return;
     for (uint32_t p = 1; p < kPublishers; ++p) {
       const std::string found = raw_bytes_.Find(tier::PublisherOf(Records::DomainOf(p)),
@@ -117,7 +118,7 @@ class ColdSim : private Machine {
     }
   }
 
-  // What lies on sectors that went bad may be lost, and nothing else.
+  // Records on sectors that went bad may be lost, and no others.
   void Doubt(const Worn& worn) {
     std::map<Digest, RecordName> names;
     for (const RecordName& name : records_.Names()) names[records_[name].identity().key] = name;
@@ -134,7 +135,9 @@ class ColdSim : private Machine {
   RecordName AnyName() {
     const auto publisher = static_cast<uint32_t>(prng_.NextBelow(kPublishers));
     uint64_t epoch = epochs_[publisher];
-    if (epoch > 0 && prng_.NextChance(10)) --epoch;  // somebody who did not hear of it
+    if (epoch > 0 && prng_.NextChance(10))
+      --epoch;  // a put with an older epoch, as if it came
+                // late
     return {.publisher = publisher, .epoch = epoch, .number = prng_.NextBelow(kNumbers)};
   }
 
@@ -154,7 +157,7 @@ class ColdSim : private Machine {
     puts_[tags_] = {.name = name, .gone = Gone()};
     store_->Put({&request, 1});
   }
-  // Records that are not there any more though they were.
+  // Records that were there and are not any more.
   uint64_t Gone() const {
     const tier::StoreStats stats = store_->Stats();
     return stats.evicted + stats.damaged;
@@ -187,7 +190,8 @@ class ColdSim : private Machine {
     auto load = loads_.begin();
     std::advance(load, prng_.NextBelow(loads_.size()));
     store_->Cancel(load->first);
-    // Nothing of it may be written any more: its memory goes at once (sanitizers watch).
+    // The store must not write to the memory of a cancelled load: it is freed at once (sanitizers
+    // watch).
     cancelled_.insert(load->first);
     load->second.sections.clear();
   }
@@ -207,7 +211,7 @@ class ColdSim : private Machine {
   }
 
   // The copies of the epochs cannot be written, which may leave one torn, and the machine stops
-  // while that is made good.
+  // while the store tries again.
   void EraseAndCrash() {
     const uint64_t wait_us = 2 * cold_.commit_interval_us;
     if (faults_ == Faults::kReported) files_.set_rates({.write_error = 1, .call_error = 1});
@@ -238,7 +242,7 @@ class ColdSim : private Machine {
     if (const auto put = puts_.find(completion.tag); put != puts_.end()) {
       const auto [name, gone] = put->second;
       puts_.erase(put);
-      // What was written before its sectors went bad is confirmed all the same when it is synced.
+      // A record that was written before its sectors went bad is still confirmed when it is synced.
       const auto doubt = doubtful_.find(name);
       const bool is_newer = doubt != doubtful_.end() && doubt->second < completion.tag;
       if (is_newer && completion.outcome == StoreOutcome::kOk) doubtful_.erase(doubt);
@@ -301,7 +305,7 @@ class ColdSim : private Machine {
     }
   }
 
-  // Looks at the store, or mends it, while it is closed; calls and sectors fail as ever.
+  // Inspects the store, or repairs it, while it is closed; calls and sectors fail as before.
   void UseTool(bool epochs_worn) {
     // A repair overwrites all of named tenants then, and their epochs begin anew.
     if (epochs_worn && !tier::ReadEpochs(files_, cold_.directory).table) epochs_lost_ = true;
@@ -328,8 +332,8 @@ class ColdSim : private Machine {
     return report;
   }
 
-  // What could be found before must be found afterwards. What could not, and is there again, was
-  // being overwritten when the machine stopped: it may turn out to be damaged.
+  // What could be found before must be found afterwards. A record that could not and is there again
+  // was being overwritten when the machine stopped: it may turn out to be damaged.
   void Restart(uint64_t how) {
     std::vector<RecordName> had;
     for (const RecordName& name : records_.Names()) {
@@ -355,8 +359,8 @@ class ColdSim : private Machine {
     for (const RecordName& name : records_.Names()) {
       if (Has(name) && !std::ranges::binary_search(had, name)) doubtful_[name] = tags_;
     }
-    // Without its epochs a store serves nothing of named publishers, until it is repaired; then all
-    // of that is gone. Whether they may be lost Open looked at.
+    // Without its epochs a store serves nothing of named publishers until it is repaired; the
+    // repair removes all of it. Open has checked whether the epochs may be lost.
     const bool serves_named = !store_->Stats().epochs_damaged && !epochs_lost;
     for (const RecordName& name : had) {
       if (name.epoch < epochs_[name.publisher] || Has(name)) continue;
@@ -372,7 +376,7 @@ class ColdSim : private Machine {
     }
   }
 
-  // Ticks until everything that was asked for ended.
+  // Ticks until every request has ended.
   bool Settle() {
     for (int i = 0; i < 20'000; ++i) {
       if (puts_.empty() && loads_.empty() && others_.empty()) return true;
@@ -381,7 +385,7 @@ class ColdSim : private Machine {
     return false;
   }
 
-  // Faults have stopped: everything that is found loads, and what is put is stored.
+  // Faults have stopped: everything that is found loads, and every put is stored.
   void Recover() {
     files_.set_rates({});
     files_.MendDisk();
@@ -400,7 +404,7 @@ class ColdSim : private Machine {
       Get();
       if (!Settle()) return Problem(report_.stuck, "a load never ended");
     }
-    // Records of the unnamed publisher can be stored whatever became of the epochs.
+    // Records of the unnamed publisher can be stored in every state of the epochs.
     const RecordName fresh = {.publisher = 0, .epoch = 0, .number = kNumbers + 1};
     for (int i = 0; i < 3 && !Has(fresh); ++i) {
       const tier::TestRecord& record = records_[fresh];
@@ -439,7 +443,7 @@ class ColdSim : private Machine {
   std::array<uint64_t, kPublishers> durable_epochs_ = {};  // as they were confirmed
   std::array<uint64_t, kPublishers> wiped_epochs_ = {};    // and what was before them overwritten
   uint64_t tags_ = 0;
-  std::unique_ptr<tier::ColdStore> store_;  // after what it uses
+  std::unique_ptr<tier::ColdStore> store_;  // after the objects it uses
 };
 
 }  // namespace

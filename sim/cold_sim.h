@@ -7,7 +7,7 @@
 namespace quire::sim {
 
 /// Runs one seed. Seeds differ in what may fail: crashes alone, errors that are reported, or damage
-/// that nobody reports.
+/// that no call reports.
 ///
 /// Threads: one run at a time in a process (SQLite's random numbers are seeded for all of it)
 SimReport RunColdSim(const SimOptions& options);

@@ -87,7 +87,7 @@ void EngineOracle::Forget(const Moment& moment) {
   cache::Must(engine_->EndSession(moment.session));
 }
 
-// What others may keep by their floors is taken, up to the size of what would go next.
+// Counts bytes as taken that the floors of others may keep, up to the size of the next victim.
 bool EngineOracle::Fits(uint32_t party, uint64_t budget_bytes, uint64_t tokens,
                         uint64_t tokens_at_most, uint64_t step_tokens) const {
   CacheOptions options = setup_.cache;

@@ -1,5 +1,5 @@
-// The oracle of the engine's simulator: what every request and every turn of a session answers when
-// nobody else is there.
+// The oracle of the engine's simulator: the answer of every request and of every turn of a session
+// when the engine serves nothing else.
 #ifndef QUIRE_SIM_ENGINE_ORACLE_H_
 #define QUIRE_SIM_ENGINE_ORACLE_H_
 
@@ -19,7 +19,7 @@
 
 namespace quire::sim {
 
-/// A session after a whole turn: one of the oracle's own that nothing continues.
+/// A session of the oracle's own after a whole turn; no later turn continues it.
 struct Moment {
   serve::SessionId session{};
   uint64_t tokens = 0;
@@ -51,7 +51,7 @@ class EngineOracle {
                   const std::vector<TokenId>& stop_tokens);
   void Forget(const Moment& moment);
 
-  /// Whether a cache with so much memory that holds nothing has room for a request of the party.
+  /// Whether an empty cache with so much memory has room for a request of the party.
   bool Fits(uint32_t party, uint64_t budget_bytes, uint64_t tokens, uint64_t tokens_at_most,
             uint64_t step_tokens) const;
 

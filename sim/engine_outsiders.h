@@ -1,5 +1,5 @@
-// Who uses the simulated engine's cache beside it: sequences of another owner, such as a training
-// run, and pins.
+// Other users of the simulated engine's cache: sequences of another owner, such as a training run,
+// and pins.
 #ifndef QUIRE_SIM_ENGINE_OUTSIDERS_H_
 #define QUIRE_SIM_ENGINE_OUTSIDERS_H_
 
@@ -21,23 +21,24 @@ class EngineOutsiders {
  public:
   EngineOutsiders(const EngineSetup& setup, Prng& prng) : setup_(setup), prng_(prng) {}
 
-  /// A cache that nobody used so far; `pinned_as` is whose blocks are pinned.
+  /// Begins with a cache that was not used so far; `pinned_as` is the identity of the pinned
+  /// blocks.
   void Begin(Cache& cache, const Identity& pinned_as);
-  /// Gives everything back.
+  /// Ends all sequences and pins.
   void End();
 
-  /// How much room the next one wants.
+  /// Tokens that the next sequence reserves.
   uint64_t SomeLength() { return 1 + prng_.NextBelow(200); }
-  /// Takes room for a sequence of so many tokens, and writes nothing.
+  /// Opens a sequence that reserves room for so many tokens, and writes nothing.
   bool Take(uint64_t tokens);
-  /// Ends one.
+  /// Ends one sequence.
   void GiveBack();
-  /// Pins what the cache has of a text, or (the same one again) takes a pin back.
+  /// Pins the cached blocks of a text, or (the same text again) takes a pin back.
   void Pin(const std::vector<TokenId>& text);
   /// What the tenant pinned was erased.
   void NoteErased() { pins_.clear(); }
 
-  /// Most that is held.
+  /// Most bytes that these sequences and pins hold.
   uint64_t bytes() const;
   /// What is wrong with a pin; empty: nothing.
   std::string WrongPin() const;

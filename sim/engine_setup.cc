@@ -69,7 +69,7 @@ EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams) {
                  .tokens_max = kTokensMax,
                  .clock = &clock,
                  .policy = kPolicies[prng.NextBelow(kPolicies.size())]};
-  // From what holds one request to what holds all.
+  // From a cache that holds one request to one that holds all.
   const uint64_t blocks = prng.NextChance(3) ? 200 : 8 + prng.NextBelow(30);
   setup.charge_bytes = ChargeOf(setup.cache);
   setup.cache.hot_bytes = setup.charge_bytes * blocks;

@@ -15,16 +15,17 @@
 
 namespace quire::sim {
 
-/// A tenant of the simulated engine. Quota and floor are in eighths of the budget it starts with.
+/// A tenant of the simulated engine, or a domain. Quota and floor are in eighths of the budget it
+/// starts with.
 struct EngineParty {
   const char* name = "";
   const char* domain = "";
-  bool shared = false;  // a domain: it asks for nothing itself
+  bool shared = false;  // a domain, which makes no requests itself
   uint64_t quota_eighths = 0;
   uint64_t floor_eighths = 0;
 };
 inline constexpr std::array<EngineParty, 6> kEngineParties = {{
-    {.name = "default"},  // who asks without saying who
+    {.name = "default"},  // requests that name no tenant
     {.name = "alice", .quota_eighths = 4},
     {.name = "bob", .floor_eighths = 2},
     {.name = "team", .shared = true},
@@ -45,14 +46,14 @@ struct EngineSetup {
 /// The account that pays for a party: itself, or its domain.
 uint32_t AccountOf(uint32_t party);
 
-/// Draws one. The clock is the cache's. `streams`: what its memory does not hold streams, where
-/// layers can.
+/// Draws one. The clock is the cache's. `streams`: contexts larger than memory stream, where layers
+/// can.
 EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams);
 
 std::unique_ptr<model::Model> MakeSimModel(const model::ModelConfig& config);
 Identity IdentityOf(const model::Model& model);
 
-/// What quotas and floors are shares of; 0: there are none.
+/// The bytes that quotas and floors are shares of; 0: there are none.
 struct PartyBytes {
   uint64_t quotas_of = 0;
   uint64_t floors_of = 0;

@@ -118,7 +118,7 @@ class EngineSim : private Machine {
     if (how == 0) EndInOrder();
     if (report_.problems() > 0) return;
     users_.End();
-    engine_.reset();  // what it cancels may wait for the disk
+    engine_.reset();  // its cancelled requests may wait for the disk
     outsiders_.End();
     CheckDrained();
     if (how == 1) files_.KillProcess();
@@ -132,7 +132,7 @@ class EngineSim : private Machine {
     Open();
   }
 
-  // As the driver ends it: everything is cancelled, and who awaits an answer gets it.
+  // Ends as the driver does: cancels everything, and every waiting request gets an answer.
   void EndInOrder() {
     while (true) {
       users_.CancelAll();
@@ -223,7 +223,7 @@ class EngineSim : private Machine {
     return erased;
   }
 
-  /// All members of an account are erased while no request is under way: then no byte of it is
+  /// Erases all members of an account while no request is under way: then no byte of it is
   /// anywhere.
   void EraseAccount(uint32_t account) {
     Drain();
@@ -266,7 +266,7 @@ class EngineSim : private Machine {
     }
   }
 
-  /// As Wear, of a session's file.
+  /// As Wear, for a session's file.
   void WearSession() {
     if (faults_ == Faults::kCrashes || !session_prng_.NextChance(300)) return;
     const std::vector<std::string> paths = session_files_.paths();
@@ -304,14 +304,14 @@ class EngineSim : private Machine {
     Note(cache_->Resize(most / 4 + prng_.NextBelow(most - most / 4)).has_value() ? 1 : 0);
   }
 
-  /// What others leave of the budget.
+  /// The budget less what other owners hold.
   uint64_t BudgetBytes() const {
     const uint64_t bytes = cache_->stats().hot_bytes_limit;
     return bytes - std::min(bytes, outsiders_.bytes());
   }
   void NoteBudget() { users_.NoteBudget(BudgetBytes()); }
 
-  /// An owner outside takes room; an engine that gives way gives it what it asks for.
+  /// Another owner takes room; an engine that gives way evicts for it.
   void TakeOutside() {
     constexpr int kAsksMax = 500;
     const uint64_t tokens = outsiders_.SomeLength();
@@ -332,7 +332,7 @@ class EngineSim : private Machine {
     if (stops_at_ != kNever) return;
     if (prng_.NextChance(3)) return Restart(0);
     if (prng_.NextChance(2)) return Restart(1 + prng_.NextBelow(2));
-    files_.StopAfter(prng_.NextBelow(40));  // in the middle of whatever comes then
+    files_.StopAfter(prng_.NextBelow(40));  // in the middle of a later operation
     stops_at_ = report_.steps;
   }
 
@@ -344,7 +344,7 @@ class EngineSim : private Machine {
     return report;
   }
 
-  /// As the driver turns it: not before there is a reason to. False: there is none.
+  /// Ticks the engine when the driver would: not before there is a reason. False: there is none.
   bool Turn() {
     const bool due = engine_->AwaitChange(0) || turn_at_us_ <= clock_.NowMicros();
     if (!due && turns_by_itself_) return false;
@@ -398,13 +398,13 @@ class EngineSim : private Machine {
     }
   }
 
-  /// Everything that was asked for ends. First without those who never read: they stop nobody else.
+  /// Ends every request. First without those whose readers never read: they must not stop the
+  /// others.
   void Drain() {
     for (const Readers readers : {Readers::kSlow, Readers::kAll}) DrainOf(readers);
   }
 
-  /// The engine is turned as the driver does it, so that whoever waits for something that never
-  /// comes shows.
+  /// Ticks the engine only when the driver would, so that a request that waits for ever is noticed.
   void DrainOf(Readers readers) {
     constexpr uint64_t kRoundsMax = 20'000;
     constexpr uint64_t kPatience = 1000;  // rounds
@@ -433,13 +433,13 @@ class EngineSim : private Machine {
     }
   }
 
-  /// Without an engine nobody holds anything: all can be evicted, and nothing is left.
+  /// Without an engine nothing is held: all can be evicted, and nothing is left.
   void CheckDrained() {
     const std::string left = LeftInDrained(*cache_);
     if (!left.empty()) Problem(report_.leaked, left);
   }
 
-  // Faults have stopped: all ends, and sessions go on.
+  // Faults have stopped: every request ends, and sessions continue.
   void Recover() {
     transfers_clock_.BeginStep();
     engine_clock_.BeginStep();
@@ -469,16 +469,16 @@ class EngineSim : private Machine {
   SessionFiles session_files_;
   EngineUsers users_;
   EngineOutsiders outsiders_{setup_, prng_};
-  bool turns_by_itself_ = false;  // as the driver does it, and not at other times
+  bool turns_by_itself_ = false;  // ticks only when the driver would
   uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
-  uint64_t turn_at_us_ = 0;       // when the driver would turn the engine though nothing changed
+  uint64_t turn_at_us_ = 0;       // when the driver would tick the engine though nothing changed
   std::array<TenantId, kEngineParties.size()> tenants_{};
   const std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
   const std::unique_ptr<AttentionBackend> attention_ = cache::Must(MakeCpuAttention());
   Prng session_prng_{options_.seed ^ 0x5e55};  // of bad sectors of sessions' files
-  // Everything of a model's first layer, and of a text's first block, is as others have it.
+  // The first layer, and the first block of a text, have the same bytes in several accounts.
   CacheMemory memory_{nullptr, RawBytes(/*layer_first=*/1, /*block_first=*/1)};
-  std::unique_ptr<DiskStore> store_;  // after what it uses
+  std::unique_ptr<DiskStore> store_;  // after the objects it uses
   transfer::Transfers* transfers_ = nullptr;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<serve::SessionStore> sessions_;

@@ -51,7 +51,7 @@ void EngineUsers::End() {
   asked_.clear();
 }
 
-// At which moment a session goes on after a restart.
+// The turn after which a session continues after a restart.
 void EngineUsers::Adopt(const serve::StoredSession& found, Talk& talk) {
   const std::string& name = found.head.name;
   if (found.unusable && files_.IsWorn(name)) {  // until the disk is replaced
@@ -90,7 +90,7 @@ Moment EngineUsers::MomentFound(const std::string& name, uint64_t tokens, Talk& 
   for (size_t i = talk.durable; i < talk.moments.size(); ++i) {
     if (talk.moments[i].tokens == tokens) return talk.moments[i];
   }
-  // A turn that may have ended, and nobody heard of it.
+  // A turn that may have ended without a report.
   const uint64_t before = talk.moments.back().tokens + talk.last.prompt.size();
   const bool was_asked = talk.unheard || !talk.turn.is_none();
   if (was_asked && tokens >= before && tokens <= before + talk.last.max_tokens) {
@@ -115,8 +115,8 @@ uint32_t EngineUsers::AnyParty() {
   }
 }
 
-// One of a few beginnings, branched and cut anywhere. No two accounts have one in common, so that
-// what is computed of it tells whose it is.
+// One of a few beginnings, branched and cut anywhere. No two accounts have one in common, so the
+// computed bytes identify the account.
 std::vector<TokenId> EngineUsers::SomeText(uint32_t party) {
   const uint64_t base = AccountOf(party) * 4 + prng_.NextBelow(3);
   const uint64_t fork = prng_.NextBelow(7) * 16;
@@ -189,7 +189,7 @@ void EngineUsers::Submit() {
     asked.request.sampling = {.temperature = 1.0f, .seed = prng_.NextBelow(3)};
   }
   DrawSpill(asked.request);
-  // Now and then some that are alike at once, of which one computes.
+  // Now and then several equal requests at once, of which one computes.
   for (uint64_t more = prng_.NextChance(4) ? prng_.NextBelow(4) : 0; more > 0; --more) {
     Send(asked);
     asked.request.prompt.push_back(static_cast<TokenId>(prng_.NextBelow(setup_.model.vocab)));
@@ -221,7 +221,7 @@ void EngineUsers::CancelOne() {
   if (!cancelled) return;
   asked.cancelled = true;
   asked.stands = turn == CancelledTurn::kStands;
-  // What is to be read from a file first, or written to one, comes later.
+  // A session that is first read from a file, or written to one, ends its turn later.
   const auto talk = talks_.find(asked.talk);
   if (talk != talks_.end()) talk->second.last_stands = asked.stands;
   const bool is_read =
@@ -246,7 +246,7 @@ void EngineUsers::CancelTooLarge() {
 
 bool EngineUsers::Fits(const Asked& asked, uint64_t prompt_tokens) const {
   uint64_t generated = std::max<uint64_t>(asked.request.max_tokens, 1) - 1;
-  // For a moment there are two sequences then.
+  // Selecting blocks makes a second sequence for a moment.
   if (!asked.request.keep.keeps_all() && generated > 0) generated += 2 * setup_.block_tokens();
   return oracle_.Fits(asked.party, asked.budget_bytes_least, prompt_tokens,
                       prompt_tokens + generated, setup_.engine.chunk_tokens_min);
@@ -272,7 +272,7 @@ std::string EngineUsers::FirstUnended(Readers readers) const {
                      asked.talk.empty() ? "" : " of session " + asked.talk);
 }
 
-// What is heard.
+// Reports from the engine.
 
 std::vector<serve::RequestId> EngineUsers::Unended(Readers readers) const {
   std::vector<serve::RequestId> ids;
@@ -344,7 +344,8 @@ const serve::Response& EngineUsers::WantOf(Asked& asked) {
   return asked.want->response;
 }
 
-// Each position that was computed once, in order; of sessions the oracle has none.
+// Logits come for each position that was computed, once and in order; for sessions the oracle has
+// none.
 void EngineUsers::HearLogits(serve::RequestId id, Asked& asked, const serve::Logits& logits) {
   const uint64_t vocab = setup_.model.vocab;
   const uint64_t positions = logits.rows.size() / vocab;
@@ -439,13 +440,13 @@ void EngineUsers::CheckFailure(serve::RequestId id, const Asked& asked,
   const bool no_room = error.code == ErrorCode::kTooLarge || error.code == ErrorCode::kNoSpace;
   if (no_room && request.on_full == OnFull::kNoEvict) return;
   if (no_room && !Fits(asked, response.prompt_tokens)) return;
-  // The store did not take, or did not give, what memory does not hold.
+  // The store did not write, or did not read, the tokens that left memory.
   const bool unread = error.code == ErrorCode::kIo || error.code == ErrorCode::kDeadline ||
                       error.code == ErrorCode::kCorrupt;
   if (asked.is_long && unread) return;
   if (asked.is_long && asked.erased && error.code == ErrorCode::kNotFound) return;
   if (!asked.talk.empty()) {
-    if (error.code == ErrorCode::kIo) return;  // the disk did not give its text
+    if (error.code == ErrorCode::kIo) return;  // the disk could not read its text
   }
   tell_(&SimReport::unexplained,
         fmt::format("request {} of \"{}\", {} tokens + {}: {}", id.number(),
@@ -546,7 +547,7 @@ void EngineUsers::EndTurn(const Asked& asked, const serve::Response& response) {
   } else {
     talk.moments.push_back(WantOf(talk).after);
   }
-  // It was told once it was in its file, unless that failed.
+  // A turn is reported after its file was written, unless writing failed.
   const bool durable = talk.named && asked.failures == files_.failures() && !asked.cancelled_again;
   if (durable) talk.durable = talk.moments.size() - 1;
 }
@@ -561,7 +562,7 @@ void EngineUsers::EndTalk() {
   if (!ended) tell_(&SimReport::unexplained, fmt::format("'{}': {}", name, ended.error().message));
 }
 
-// It goes on from its file at once, or after a restart.
+// The session continues from its file at once, or after a restart.
 void EngineUsers::CloseTalk() {
   const auto any = AnyTalk();
   if (any == talks_.end()) return;

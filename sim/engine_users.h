@@ -1,4 +1,4 @@
-// Who asks the simulated engine, and what they check of what they hear.
+// The users of the simulated engine, and what they check of its reports.
 #ifndef QUIRE_SIM_ENGINE_USERS_H_
 #define QUIRE_SIM_ENGINE_USERS_H_
 
@@ -25,7 +25,7 @@ namespace quire::sim {
 /// Requests outside sessions, and sessions with their turns. All that outlives a restart is here.
 class EngineUsers {
  public:
-  /// Hears of what is wrong: which counter of the report, and words.
+  /// Reports what is wrong: the counter of the report, and words.
   using Tell = std::function<void(uint64_t SimReport::* counter, const std::string& what)>;
 
   EngineUsers(const EngineSetup& setup, EngineOracle& oracle, const ManualClock& clock, Prng& prng,
@@ -40,50 +40,51 @@ class EngineUsers {
 
   // The process.
 
-  /// An engine began. Sessions that its files have go on.
+  /// An engine began. Sessions that have files continue.
   void Begin(serve::Engine& engine, const std::array<TenantId, kEngineParties.size()>& tenants,
              const std::vector<serve::StoredSession>& found);
-  /// It ended. What was asked and not answered never will be.
+  /// The engine ended. Requests without an answer will never get one.
   void End();
 
-  // What they do.
+  // Requests and sessions.
 
-  /// One of an account that pays for a party.
+  /// A text of the account that pays for a party.
   std::vector<TokenId> SomeText(uint32_t party);
   void Submit();
-  /// Of so many tokens, more than memory holds.
+  /// A request of so many tokens, more than memory holds.
   void SubmitLong(uint64_t tokens);
   void Ask();  // a turn of a session
   void CancelOne();
   /// Turns are undone.
   void CancelAll();
-  /// Those that need more room than they can ever get, for which an engine may wait.
+  /// Cancels requests that need more room than they can ever get, for which an engine may wait.
   void CancelTooLarge();
   void OpenTalk();
   void ForkTalk();
   void EndTalk();
   void CloseTalk();
-  /// What a cache has of an account goes, though requests of it are under way.
+  /// The blocks of an account go, though requests of it are under way.
   void NoteErased(uint32_t account);
-  /// All sessions of a tenant end, as its blocks do. `settled` hears whether they are gone.
+  /// Ends all sessions of a tenant when its blocks are erased. `settled` is called with whether
+  /// they are gone.
   void EraseParty(uint32_t party, std::function<void(bool gone)> settled = {});
   uint32_t AnyParty();
 
-  // What they hear.
+  // Reports from the engine.
 
   enum class Readers : uint8_t { kQuick, kSlow, kAll };
   void Hear(Readers readers);
-  /// A tick began at this time, and is over.
+  /// A tick that began at this time is over.
   void NoteTick(uint64_t begin_us);
   /// The budget of the cache, now.
   void NoteBudget(uint64_t bytes);
-  /// Those have ended whose readers read.
+  /// Whether all requests have ended whose readers read.
   bool AllEnded(Readers readers) const { return Unended(readers).empty(); }
   std::string FirstUnended(Readers readers) const;
   uint64_t answers() const { return answers_; }
-  /// Requests to which a store brought a part of their text.
+  /// Requests for which the store brought some tokens.
   uint64_t loaded() const { return loaded_; }
-  /// Whole answers to what memory did not hold.
+  /// Whole answers to prompts larger than memory.
   uint64_t streamed() const { return streamed_; }
 
  private:
@@ -94,12 +95,12 @@ class EngineUsers {
     std::string talk{};  // its name; empty: it is of no session
     Reader reader = Reader::kQuick;
     bool is_long = false;
-    bool erased = false;              // its account was meanwhile
+    bool erased = false;              // its account was erased meanwhile
     uint64_t budget_bytes_least = 0;  // while it was there
     uint64_t ends_by_tick = UINT64_MAX;
     bool cancelled = false;
-    bool stands = false;           // and what was said stays in the session
-    bool cancelled_again = false;  // so that it may not stand after all
+    bool stands = false;           // its tokens stay in the session
+    bool cancelled_again = false;  // cancelled again, so it may not stand after all
     uint64_t failures = 0;         // of the files of sessions, when it was asked
     std::vector<TokenId> said{};
     uint64_t read = 0;    // tokens, as it was told
@@ -115,15 +116,15 @@ class EngineUsers {
     serve::SessionId id{};
     std::vector<Moment> moments{};  // after each turn that stands
     size_t durable = 0;             // its file is never older than this one
-    bool opened = false;            // heard that it has a file
+    bool opened = false;            // the engine reported a file
     bool open = true;               // in the engine
     bool closed = false;            // and it has its file, as it was
     bool ending = false;
-    bool gone = false;         // for good; its turn may have something to say yet
+    bool gone = false;         // removed; its turn may still report
     serve::RequestId turn{};   // none: it idles
-    bool unheard = false;      // a turn of an earlier process may have ended
+    bool unheard = false;      // a turn of an earlier process may have ended without a report
     serve::Request last{};     // of that turn
-    bool last_stands = false;  // it was cancelled, and what was said stays
+    bool last_stands = false;  // it was cancelled, and its tokens stay
     std::optional<TurnAnswer> want{};
   };
   using Talks = std::map<std::string, Talk>;
@@ -162,7 +163,7 @@ class EngineUsers {
   const Tell tell_;
   serve::Engine* engine_ = nullptr;
   std::array<TenantId, kEngineParties.size()> tenants_{};
-  uint64_t life_ = 0;  // of the process: what another one is told is not heard
+  uint64_t life_ = 0;  // number of the process: reports to an earlier one are dropped
   Requests asked_;
   Talks talks_;
   uint64_t names_ = 0;

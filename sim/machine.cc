@@ -21,7 +21,7 @@ Machine::Machine(const SimOptions& options, uint64_t prng_seed)
       faults_(static_cast<Faults>(prng_.NextBelow(3))),
       files_({.seed = prng_.Next64(), .latency_us_max = prng_.NextBelow(3000)}, clock_),
       wear_prng_(prng_seed ^ 0x3ec7) {
-  // What SQLite stores must not differ between two runs of a seed.
+  // SQLite's random numbers must be the same in two runs of a seed.
   sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, static_cast<int>(options.seed % 1'000'000 + 1),
                        nullptr);
 }
@@ -39,7 +39,7 @@ tier::ColdOptions Machine::SomeColdOptions(uint64_t segments) const {
 std::unique_ptr<tier::ColdStore> Machine::OpenStore() {
   const uint64_t faults = files_.faults();
   auto opened = tier::ColdStore::Open(cold_, files_, clock_);
-  // What could not be read while it opened is there when it is opened again.
+  // A file that could not be read while it opened can be read when it is opened again.
   if (!opened || (honest() && files_.faults() > faults)) {
     if (opened) opened->reset();
     files_.set_rates({});

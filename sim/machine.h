@@ -17,7 +17,7 @@
 
 namespace quire::sim {
 
-inline constexpr uint64_t kNever = ~uint64_t{0};  // a step, or a time, that does not come
+inline constexpr uint64_t kNever = ~uint64_t{0};  // a step, or a time, that is never reached
 
 /// A base for simulators. Everything random comes from `prng_`, in one order, so that a seed is one
 /// run.
@@ -49,7 +49,7 @@ class Machine {
   /// Some sectors cannot be overwritten any more.
   bool worn_for_good() const { return worn_for_good_; }
   void Problem(uint64_t& counter, const std::string& what, uint64_t by = 1);
-  /// Without damage and lies of the disk every loss needs an excuse.
+  /// Whether every loss needs a fault that explains it: the disk neither damages bytes nor lies.
   bool honest() const { return faults_ != Faults::kSilent; }
   /// The report, with what the disk holds in its digest.
   SimReport Finish();

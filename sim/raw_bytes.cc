@@ -16,8 +16,8 @@ constexpr uint64_t kSectorBytes = 512;
 constexpr uint64_t kWordBytes = 16;
 constexpr uint64_t kStride = 8;  // of what is looked at: all values begin at such a place
 
-// Bytes that may stand anywhere tell nothing. What a torn record takes for its payload may be the
-// header of another one.
+// Words that may stand anywhere identify nothing. The payload of a torn record may be the header of
+// another one.
 bool IsTelling(std::span<const std::byte> word) {
   constexpr std::string_view kHeaderBegin = "QUIREREC";
   const std::string_view text(reinterpret_cast<const char*>(word.data()), word.size());
@@ -25,7 +25,7 @@ bool IsTelling(std::span<const std::byte> word) {
          std::set<std::byte>(word.begin(), word.end()).size() >= kWordBytes / 2;
 }
 
-// Where a header was written alone, what follows it is somebody else's.
+// Where only a header was written, the bytes behind it belong to another record.
 bool IsWhole(const tier::RecordSummary& record, std::span<const std::byte> bytes) {
   const auto payload = bytes.subspan(record.header_bytes);
   return std::ranges::all_of(tier::StoredSections(bytes), [&](const tier::StoredSection& section) {
@@ -33,7 +33,7 @@ bool IsWhole(const tier::RecordSummary& record, std::span<const std::byte> bytes
   });
 }
 
-/// Calls `visit(summary, record, at)` for whatever has a record's header and room behind it.
+/// Calls `visit(summary, record, at)` for every place with a record's header and room behind it.
 template <typename Visit>
 void ForEachRecord(std::span<const std::byte> bytes, const Visit& visit) {
   for (uint64_t at = 0; at + tier::kRecordAlignment <= bytes.size(); at += tier::kRecordAlignment) {
@@ -87,7 +87,7 @@ void RawBytes::Add(const tier::RecordSummary& record, std::span<const std::byte>
   }
 }
 
-// A model computes the same now and then of different texts, at another place of a record.
+// Different texts may have equal computed values, at another place of a record.
 bool RawBytes::IsOfAnother(const tier::PublisherId& publisher, const Word& word,
                            FaultyFiles& files) {
   bool found = false;

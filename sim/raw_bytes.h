@@ -1,5 +1,5 @@
-// What was erased, looked for in everything that a process and its disk hold: files, staging and
-// arenas, whoever owns them by now.
+// Looks for erased bytes in everything that a process and its disk hold: files, staging and arenas,
+// whatever they are used for by now.
 #ifndef QUIRE_SIM_RAW_BYTES_H_
 #define QUIRE_SIM_RAW_BYTES_H_
 
@@ -22,19 +22,19 @@ namespace quire::sim {
 /// sectors, so that no index, header or generation has to tell whose bytes are somewhere.
 class RawBytes {
  public:
-  /// What tells whose it is of a record: sections of layers from `layer_first` on of blocks from
-  /// `block_first` on. What a model computes of the first ones hardly depends on the rest of a text.
+  /// The bytes that identify a record's owner: sections of layers from `layer_first` on of blocks
+  /// from `block_first` on. The first layers and blocks hardly depend on the rest of a text.
   explicit RawBytes(uint32_t layer_first = 0, uint64_t block_first = 0)
       : layer_first_(layer_first), block_first_(block_first) {}
 
-  /// Looks for whole records that it has not seen, in all segments of a directory. Wherever the same
-  /// bytes are seen again in a record of a later epoch they are that one's.
+  /// Looks for whole records that it has not seen, in all segments of a directory. Bytes that are
+  /// seen again in a record of a later epoch belong to that epoch.
   void Learn(FaultyFiles& files, const std::string& directory);
-  /// The same of a warm tier, which may have what the disk did not take.
+  /// The same of a warm tier, which may have records that the disk did not take.
   void LearnFrom(std::span<const std::byte> memory);
 
-  /// What a publisher had before an epoch, and is in a file of the disk, in other memory, or, where
-  /// nothing is under way, in what the store on it reads and writes by. Empty: nothing.
+  /// Bytes that a publisher had before an epoch and that are in a file of the disk, in other
+  /// memory, or, where no request is under way, in the staging of the store. Empty: none.
   std::string Find(const tier::PublisherId& publisher, uint64_t epoch, FaultyFiles& files,
                    bool is_idle, std::span<const std::span<const std::byte>> memory = {});
 
@@ -46,7 +46,7 @@ class RawBytes {
   struct Origin {
     tier::PublisherId publisher{};
     uint64_t erase_epoch = 0;
-    bool is_of_several = false;  // a model computes the same now and then of different texts
+    bool is_of_several = false;  // different texts may have equal computed values
   };
   using Place = std::tuple<std::string, uint64_t, uint64_t>;  // path, offset, generation
 

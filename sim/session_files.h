@@ -1,5 +1,5 @@
-// The door of sessions to the simulated disk: plain calls that fail now and then, as FaultyFiles
-// lets requests of its queue fail.
+// The Files of sessions on the simulated disk: plain calls fail now and then, as FaultyFiles fails
+// requests of its queue.
 #ifndef QUIRE_SIM_SESSION_FILES_H_
 #define QUIRE_SIM_SESSION_FILES_H_
 
@@ -24,8 +24,8 @@ class SessionFiles final : public Files {
   SessionFiles(FaultyFiles& files, uint64_t seed) : files_(files), prng_(seed) {}
 
   void set_rate(uint64_t one_in) { one_in_ = one_in; }
-  /// What the disk holds: of files with their names, and of those that had one since the machine
-  /// began.
+  /// The bytes on the disk: files with their names, and those that lost their names since the
+  /// machine began. began.
   std::vector<std::pair<std::string, std::span<const std::byte>>> Everything() const {
     std::vector<std::pair<std::string, std::span<const std::byte>>> all;
     for (const std::string& path : paths()) all.emplace_back(path, files_.Find(path)->contents);
@@ -46,9 +46,9 @@ class SessionFiles final : public Files {
     const auto file = files_.Find(std::string(kDirectory) + "/" + session);
     return file != nullptr && !file->bad.empty();
   }
-  /// The machine begins again: blocks without a name are anybody's.
+  /// The machine begins again: blocks without a name may hold bytes of any file.
   void Restart() { unnamed_.clear(); }
-  /// Calls that failed, whatever the reason; that there is no such file is none.
+  /// Calls that failed for any reason but a file that does not exist.
   uint64_t failures() const { return failures_; }
 
   Result<FileId> Open(const std::string& path, const OpenOptions& options) override {

@@ -18,11 +18,11 @@
 
 namespace quire::sim {
 
-/// Knows texts by their stretches of a few tokens. No two accounts' prompts have one in common; what
-/// a model says to them may be alike.
+/// Knows texts by their stretches of a few tokens. No two accounts' prompts have one in common;
+/// answers may be alike.
 class SessionTexts {
  public:
-  /// Those of a tenant's files.
+  /// Learns the texts of a tenant's files.
   void Learn(const SessionFiles& files, std::string_view tenant) {
     tenants_.emplace(tenant);
     for (const auto& [name, contents] : files.Everything()) {
@@ -37,7 +37,7 @@ class SessionTexts {
     }
   }
 
-  /// Where one of them lies, but for whole sessions of other tenants; empty: nowhere.
+  /// A place of one of these texts outside whole sessions of other tenants; empty: there is none.
   std::string Find(const SessionFiles& files) const {
     for (const auto& [name, contents] : files.Everything()) {
       const auto record = serve::DecodeSession(contents);

@@ -15,22 +15,22 @@ struct SimOptions {
   uint64_t steps = 2000;
 };
 
-/// What a run saw. What problems() counts is 0 where every promise is kept.
+/// The result of a run. The counters of problems() are 0 where every promise is kept.
 struct SimReport {
   uint64_t steps = 0;
   uint64_t faults = 0;
   uint64_t crashes = 0;
-  uint64_t answers = 0;       // of an engine, whole ones, all of them compared
-  uint64_t loaded = 0;        // records or prefixes that came back, all of them compared
-  uint64_t streamed = 0;      // contexts that memory did not hold whole
-  uint64_t scanned = 0;       // erasures after which all bytes were looked at
-  uint64_t wrong_bytes = 0;   // bytes that are not those of their identity, or of what was erased
-  uint64_t lost_bytes = 0;    // of records and epochs that were durable and are gone
-  uint64_t over_cap = 0;      // steps after which files or memory were over their limit
-  uint64_t leaked = 0;        // holds that nobody has any more
-  uint64_t unexplained = 0;   // misses without any fault that would explain them
-  uint64_t stuck = 0;         // what never ended, or did not recover
-  std::string first_problem;  // in words; empty when there was none
+  uint64_t answers = 0;          // of an engine, whole ones, all of them compared
+  uint64_t loaded = 0;           // records or prefixes that came back, all of them compared
+  uint64_t streamed = 0;         // contexts that memory did not hold whole
+  uint64_t scanned = 0;          // erasures after which all bytes were looked at
+  uint64_t wrong_bytes = 0;      // bytes that are not those of their identity, or that were erased
+  uint64_t lost_bytes = 0;       // of records and epochs that were durable and are gone
+  uint64_t over_cap = 0;         // steps after which files or memory were over their limit
+  uint64_t leaked = 0;           // references without a holder
+  uint64_t unexplained = 0;      // misses without any fault that would explain them
+  uint64_t stuck = 0;            // requests that never ended, or did not recover
+  std::string first_problem;     // in words; empty when there was none
   Blake2b<16>::Digest digest{};  // of everything that happened: equal for equal seeds
 
   uint64_t problems() const {
@@ -38,7 +38,8 @@ struct SimReport {
   }
 };
 
-/// What may fail in a run besides crashes: nothing, what is reported, or what nobody reports.
+/// What may fail in a run besides crashes: nothing, calls that report it, or damage that no call
+/// reports.
 enum class Faults : uint8_t { kCrashes, kReported, kSilent };
 
 inline FaultRates RatesOf(Faults faults) {

@@ -16,9 +16,9 @@
 namespace [[gnu::visibility("default")]] quire {
 
 /// One call of attention that several layers make, whose blocks lie in the same slots and whose
-/// queries and outputs in the same memory, one layer after the other. All that does not depend on
-/// where a layer's streams lie in a slot was done once: validation, what sequences share, the cut
-/// into work (and on a device the copies of tables).
+/// queries and outputs in the same memory, one layer after the other. Work that does not depend on
+/// where a layer's streams lie in a slot was done once: validation, finding shared blocks, dividing
+/// the work (and on a device copying tables).
 ///
 /// Threads:  those of its backend: one at a time
 /// Lifetime: its backend must outlive it, and the lists of its tables and all that its tasks point
@@ -29,7 +29,7 @@ class AttentionPlan {
 
   /// Computes every task on one layer, with the bits of AttentionBackend::Attend.
   ///
-  /// Errors:  what Supports says of the shape; kInvalidArgument it differs from the one planned for
+  /// Errors:  those of Supports for the shape; kInvalidArgument it differs from the one planned for
   ///          in more than where streams lie. Nothing is computed then
   virtual Result<void> Run(const AttentionShape& shape, Executor& executor) = 0;
 };
@@ -49,7 +49,7 @@ class AttentionBackend {
   virtual Result<void> Supports(const AttentionShape& shape) const = 0;
   /// Computes every task, whole or partial.
   ///
-  /// Errors:  what Supports says; kInvalidArgument names the task and what is wrong with it: a null
+  /// Errors:  those of Supports; kInvalidArgument names the task and what is wrong with it: a null
   ///          pointer, no such row of the tables, a block that its rows see in its splits and that
   ///          has no slot in the form they read, lanes that `from` lacks, or both of `out` and `to`
   ///          or none. Nothing is computed then
@@ -57,8 +57,8 @@ class AttentionBackend {
   /// Cost:    no allocation that grows with the context: scratch is one chunk per worker at most
   virtual Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
                               std::span<const AttentionTask> tasks, Executor& executor) = 0;
-  /// What Attend does before it computes, for all layers with such tables and tasks. Without an
-  /// implementation of its own each run is a whole call of Attend.
+  /// The work of Attend before it computes, for all layers with such tables and tasks. A backend
+  /// without its own Prepare calls all of Attend in each run.
   ///
   /// Errors: as Attend; kUnsupported and kInvalidArgument may come with the first run instead
   virtual Result<std::unique_ptr<AttentionPlan>> Prepare(const AttentionShape& shape,
@@ -67,8 +67,8 @@ class AttentionBackend {
                                                          Executor& executor);
 };
 
-/// The states of two disjoint sets of lanes of the same query rows as those of one set: each state
-/// stays as it is. (Only the call that asks for `out` merges lanes, on the fixed tree.)
+/// Joins the states of two disjoint sets of lanes of the same query rows into one set; no state
+/// changes. (Only the call that asks for `out` merges lanes, on the fixed tree.)
 ///
 /// Shape:  a, b and to as in LaneStates, of `rows` rows; to.lanes are those of both. The memory of
 ///         `to` is neither that of a nor of b
@@ -76,8 +76,8 @@ class AttentionBackend {
 Result<void> MergeLanes(const AttentionShape& shape, uint32_t rows, const LaneStates& a,
                         const LaneStates& b, const LaneStates& to);
 
-/// The tables of several sequences as those of one call: a row for each, in the order they were
-/// added.
+/// Joins the tables of several sequences into those of one call: a row for each, in the order they
+/// were added.
 ///
 /// Threads:  one at a time
 /// Lifetime: it has copies of the lists; what their slots hold is not pinned
@@ -112,8 +112,8 @@ class BatchTables {
 /// One per thread of control: it owns scratch, so calls to Attend must not overlap.
 Result<std::unique_ptr<AttentionBackend>> MakeCpuAttention();
 
-/// The scalar judge: the order of docs/numerics.md in plain loops. Slow; the measure of every
-/// other.
+/// The scalar judge: the order of docs/numerics.md in plain loops. Slow; every other backend is
+/// compared with it. other.
 std::unique_ptr<AttentionBackend> MakeJudgeAttention();
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// What attention kernels take, on a CPU and on devices alike: plain structs and constants, C++17
-// and no other headers, so that a compiler of device code can read them.
+// The arguments of attention kernels, on a CPU and on devices alike: plain structs and constants,
+// C++17 and no other headers, so that a compiler of device code can read them.
 #ifndef QUIRE_ATTENTION_TYPES_H_
 #define QUIRE_ATTENTION_TYPES_H_
 
@@ -53,7 +53,7 @@ struct StreamLayout {
   bool rotated = false;  // rows passed the rotation of docs/codecs.md, in the open form too
 };
 
-/// What all tasks of one call share.
+/// The fields that all tasks of one call share.
 struct AttentionShape {
   uint32_t query_heads = 0;  // a multiple of key.heads
   StreamLayout key{};
@@ -118,8 +118,8 @@ constexpr uint32_t LaneCount(LaneSet lanes) {
   return count;
 }
 
-/// What the splits folded so far have left in some lanes, for every query row and head. The last
-/// axis has the lanes of the set in ascending order.
+/// The running states of some lanes after the splits folded so far, for every query row and head.
+/// The last axis has the lanes of the set in ascending order.
 struct LaneStates {
   LaneSet lanes = 0;     // none: no states
   float* max = nullptr;  // [rows, query_heads, lanes] of scores; -infinity: nothing is folded yet

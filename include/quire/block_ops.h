@@ -1,5 +1,5 @@
-// What the cache does with the bytes of blocks. Memory that the host cannot reach brings its own,
-// and memory of the host through which bytes pass on their way.
+// The operations on the bytes of blocks. Memory that the host cannot reach brings its own
+// operations, and host memory that bytes pass through on their way.
 #ifndef QUIRE_BLOCK_OPS_H_
 #define QUIRE_BLOCK_OPS_H_
 
@@ -46,7 +46,7 @@ class HostAllocator {
   virtual std::string_view name() const = 0;
   /// Whether a device copies to and from this memory while the host goes on: pinned memory.
   virtual bool pinned() const = 0;
-  /// Aligned to 4,096 bytes. The call may hold up the device: ask once and keep what it gives.
+  /// Aligned to 4,096 bytes. The call may stall the device: allocate once and keep the memory.
   /// Errors: kNoSpace with the number of bytes asked for
   virtual Result<std::byte*> Allocate(uint64_t bytes) = 0;
   virtual void Free(std::byte* memory, uint64_t bytes) = 0;
@@ -65,20 +65,20 @@ enum class CopyWay : uint8_t { kIn, kOut };
 /// cache was given; all other pointers are the host's.
 ///
 /// Operations other than CopyIn and CopyOut take place one after the other, each after all that
-/// were enqueued before it, on whatever thread. A CopyIn or CopyOut takes place after every
-/// operation that was enqueued before it, so it finds what was written and follows what read; but
-/// nothing that is enqueued after it waits for it, neither operations nor other copies. So the
-/// caller holds the slot, and uses what CopyIn writes, or changes what CopyOut reads, only when a
-/// fence of RecordCopies after the copy is done. Checksums of what is copied are there then.
+/// were enqueued before it, on any thread. A CopyIn or CopyOut takes place after every operation
+/// that was enqueued before it, so it sees earlier writes and runs after earlier reads; but nothing
+/// that is enqueued after it waits for it, neither operations nor other copies. So the caller holds
+/// the slot, and uses what CopyIn writes, or changes what CopyOut reads, only when a fence of
+/// RecordCopies after the copy is done. The checksums of the copied bytes are there then.
 ///
 /// The results are those of the host's operations, bit for bit: blocks written by one and by the
 /// other have the same checksums.
 ///
-/// Errors:   none, but those of a device that failed: outcome() has them from then on. What cannot
-///           be enqueued for want of memory is done before the call returns
+/// Errors:   none, but those of a device that failed: outcome() has them from then on. An operation
+///           that cannot be enqueued for lack of memory is done before the call returns
 /// Threads:  any, several at once
-/// Lifetime: slots, and what is copied or written to, stay until a fence after the call is done;
-///           layouts and rows need not outlive the call
+/// Lifetime: slots, and memory that is copied or written to, stay until a fence after the call is
+///           done; layouts and rows need not outlive the call
 class BlockOps {
  public:
   virtual ~BlockOps() = default;
@@ -102,7 +102,7 @@ class BlockOps {
   virtual void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) = 0;
   /// All pieces, one after the other, to and from the host's memory, beside other operations. The
   /// sections are all bytes of the slot in their order; a slot of several pieces is one section.
-  /// What *crc gets is the checksum of the bytes in the slot: before CopyOut, after CopyIn.
+  /// *crc gets the checksum of the bytes in the slot: before CopyOut, after CopyIn.
   virtual void CopyOut(const std::byte* slot, const SlotPieces& pieces,
                        std::span<const SlotSection> sections) = 0;
   virtual void CopyIn(std::span<const SlotSection> sections, const SlotPieces& pieces,
@@ -121,8 +121,8 @@ class BlockOps {
     (void)way;
     return Record();
   }
-  /// What the device reports, as far as fences that are done know. One that failed stays that way:
-  /// its fences are done, and what operations were to write may hold anything.
+  /// The failure of the device, if a completed fence has seen one. A failed device stays failed:
+  /// its fences are done, and the memory that operations should have written may hold anything.
   /// Errors: kIo names the device
   virtual Result<void> outcome() const { return {}; }
   /// The memory from and to which it copies best. Null: any.
@@ -151,7 +151,7 @@ class BlockOps {
   }
 };
 
-/// The operations on memory that the host can reach: done when the call returns.
+/// The operations on memory that the host can reach; each is done when the call returns.
 ///
 /// Lifetime: that of the program
 BlockOps& HostBlockOps();

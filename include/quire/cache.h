@@ -33,16 +33,16 @@ namespace [[gnu::visibility("default")]] quire {
 class AttentionBackend;
 class BlockOps;
 
-/// How much goes when room is needed.
+/// How many bytes are evicted when room is needed.
 enum class EvictionBatch : uint8_t {
-  kExact = 1,  // what is needed
-  // That, and the more of the latest requests had to evict, the closer to another one's need in
-  // advance: at most an eighth of the cache, and nothing that a floor keeps for others.
+  kExact = 1,  // the bytes that are needed
+  // Those, and the more of the latest requests had to evict, the closer to another request's need
+  // in advance: at most an eighth of the cache, and nothing that a floor keeps for others.
   kAdaptive = 2,
 };
 
-/// A hard budget that several caches pay from, besides each its own: whatever they do, no more than
-/// this is charged in all. A cache has at most what the others left of it.
+/// A hard budget that several caches share, besides a budget of their own: all of them together
+/// never charge more than this. A cache can use what the others have left.
 ///
 /// Units:    bytes
 /// Threads:  any; caches charge it without a lock
@@ -56,7 +56,7 @@ class SharedBudget {
   SharedBudget& operator=(const SharedBudget&) = delete;
 
   uint64_t bytes() const;
-  /// What is charged now, never more than bytes().
+  /// The bytes charged now, never more than bytes().
   uint64_t used_bytes() const;
   /// Evicts nothing: call Cache::Evict first where the budget gets smaller.
   ///
@@ -78,14 +78,14 @@ struct CacheOptions {
   // Most that Resize may raise hot_bytes to: addresses are reserved for so much, and nothing moves
   // when it grows. 0: hot_bytes.
   uint64_t hot_bytes_max = 0;
-  // Pays for this cache too, besides hot_bytes. A refusal may come after an eviction then:
-  // another cache took what that gave. Null: hot_bytes alone.
+  // Pays for this cache too, besides hot_bytes. Then a request may be refused after an eviction:
+  // another cache took the freed bytes. Null: hot_bytes alone.
   SharedBudget* shared_budget = nullptr;
   uint64_t tokens_max = 1 << 20;  // longest sequence
   bool huge_pages = false;        // transparent huge pages for the arena; block-major host memory
-  // Where the arenas lie, and what reads and changes their bytes (quire/block_ops.h). Null: host
-  // memory that the cache makes, and the host's operations. Memory that the host cannot reach needs
-  // operations of its own. Must outlive the cache.
+  // The memory of the arenas, and the operations that read and change their bytes
+  // (quire/block_ops.h). Null: host memory that the cache makes, and the host's operations. Memory
+  // that the host cannot reach needs operations of its own. Must outlive the cache.
   DeviceMemory* memory = nullptr;
   BlockOps* ops = nullptr;
   const Clock* clock = nullptr;  // dates evictions; null: the machine's. Must outlive the cache
@@ -93,16 +93,16 @@ struct CacheOptions {
   /// (docs/policies.md).
   std::string policy = "lru";
   EvictionBatch eviction_batch = EvictionBatch::kExact;
-  // What will read the cache. A codec that it, the layout or a stream does not take then gives way
-  // to one that they do (fp8 to int8 to f16), with a warning and a count in the statistics. Null:
-  // it is refused. Used by Create alone; what came of it is in options().profile.
+  // The kernels that will read the cache. A codec that they, the layout or a stream do not support
+  // is replaced by one that they do (fp8 by int8 by f16), with a warning and a count in the
+  // statistics. Null: it is refused. Used by Create alone; options().profile has the result.
   const AttentionBackend* fallback_kernels = nullptr;
   // Where published blocks are kept below memory (quire/disk_store.h); tenants with a ttl are kept
   // in memory alone. Null: nowhere. Must outlive the cache.
   DiskStore* store = nullptr;
 };
 
-/// A party that pays for its blocks and reads no one else's; or, with `shared`, a domain.
+/// A tenant: it pays for its blocks and reads only its own; or, with `shared`, a domain.
 struct TenantOptions {
   std::string name{};        // not empty, unique in the cache; part of the identity of its blocks
   uint64_t quota_bytes = 0;  // most it may hold; 0: as much as the budget
@@ -110,9 +110,9 @@ struct TenantOptions {
   // The domain it shares with other tenants that name it: its published blocks belong to that
   // domain and are charged to it. Empty: private.
   std::string domain{};
-  bool shared = false;  // this is a domain for tenants to name, and asks for nothing itself
-  // What was not used for so long goes at its next lookup; 0: never. Its blocks are not written to
-  // a store, which does not know of ttls.
+  bool shared = false;  // this is a domain for tenants to name; it makes no requests itself
+  // Blocks that were not used for so long are evicted at the tenant's next lookup; 0: never. Its
+  // blocks are not written to a store, which does not know of ttls.
   uint64_t ttl_us = 0;
   // The same two limits in the store, in whole segments of it; without a store they say nothing.
   // They hold for all caches on the store: the latest tenant of a name sets them.
@@ -137,7 +137,8 @@ struct AcquireRequest {
   const SequenceOptions* open_as = nullptr;
 };
 
-/// What the cache has of a prompt. Holds the resident part pinned until opened or destroyed.
+/// The blocks that the cache has of a prompt. They stay pinned until the plan is opened or
+/// destroyed.
 class Plan {
  public:
   Plan(Plan&&) noexcept;
@@ -150,15 +151,15 @@ class Plan {
   uint64_t missing_tokens() const;
   /// Of the missing tokens, those that Cache::Load can bring. The others come after them.
   uint64_t loadable_tokens() const;
-  /// Bytes that this reads.
+  /// Bytes that Load reads.
   uint64_t loadable_bytes() const;
-  /// Of the first missing token.
+  /// The reason of the first missing token.
   MissReason reason() const;
-  /// All missing tokens in order, those with one reason together.
+  /// All missing tokens in order, in runs with one reason each.
   std::span<const MissRun> missing() const;
-  /// Where in the prompt the first token stands that differs from what is cached behind the tokens
-  /// that are alike: often a date, an id or a blank that a template puts there. Nothing: nothing
-  /// that is cached goes on from there, as far as memory knows.
+  /// The first token of the prompt that differs from the cached block behind the equal tokens:
+  /// often a date, an id or a blank that a template puts there. Nothing: no cached block follows
+  /// there, as far as memory knows.
   std::optional<uint64_t> differs_at() const;
 
  private:
@@ -172,47 +173,49 @@ class Plan {
 enum class OnFull : uint8_t {
   kReject = 1,  // Open reserves all of reserve_tokens or refuses
   kHalt = 2,  // Open reserves the prompt; growing fails with kNoSpace and the sequence stays usable
-  kNoEvict = 3,  // as kReject, but takes free room only, then and later
+  kNoEvict = 3,  // as kReject, but takes free slots only, now and later
   kFewer = 4,  // Open reserves as much of reserve_tokens as there is room for, at least the prompt;
                // that is then the most the sequence may hold (SequenceStats::tokens_max)
 };
 
 struct SequenceOptions {
   uint64_t reserve_tokens = 0;  // prompt and expected output; 0: the prompt
-  // Most tokens appended between two commits: what windowed layers need room for besides their
-  // window. More is possible, as far as there is room then.
+  // Most tokens appended between two commits: windowed layers need room for them besides their
+  // window. More is possible if there is room then.
   uint64_t step_tokens = 512;
   OnFull on_full = OnFull::kReject;
   bool publish = true;  // false: its blocks are never shared
   // Its blocks are consecutive slots, so that views of it are one array. It shares no prefix and
-  // publishes nothing; it grows in place or not at all, and takes free slots only: what is cached
-  // is not evicted for it (see Evict). Needs a placement with runs, and layers without windows.
+  // publishes nothing; it grows in place or not at all, and takes free slots only: cached blocks
+  // are not evicted for it (see Evict). Needs a placement with runs, and layers without windows.
   bool contiguous = false;
   // For contexts that do not fit into the budget. At least so many of the last tokens stay in
   // memory; blocks before them are written to the store, leave memory once they are durable there,
   // and are read back piece by piece while layers attend (Sequence::streamed). The results are the
-  // same, bit for bit. What it computes is found in the store, not in memory. Open takes room for
-  // these tokens, a step, the pieces on their way and lane states, and no more later. 0: all of it
-  // stays in memory.
+  // same, bit for bit. Later lookups find its blocks in the store, not in memory. Open takes all
+  // the room it needs: for these tokens, a step, the pieces being read and lane states. 0: the
+  // whole context stays in memory.
   uint64_t resident_tokens = 0;
   // With resident_tokens: heads that query a layer, for lane states of step_tokens rows.
   uint32_t query_heads = 0;
 };
 
-/// What Erase did at once. The rest goes as its last holders end: TenantStats::erase_pending_slots.
+/// What Erase did at once. Slots that are still held are zeroed when their last holders end:
+/// TenantStats::erase_pending_slots.
 struct EraseReport {
   uint64_t blocks = 0;         // published blocks that will never be found again
   uint64_t slots_zeroed = 0;   // free, or freed by this call
   uint64_t slots_pending = 0;  // still held by sequences, plans or views; zeroed when these end
 };
 
-/// Which published blocks are asked for.
+/// The published blocks that a caller asks for.
 struct EntriesRequest {
-  TenantId tenant = TenantId::None();  // those that its lookups may find; none: everybody's
+  TenantId tenant = TenantId::None();  // the tenant whose lookups may find them; none: those of all
+                                       // tenants
   uint64_t entries_max = UINT64_MAX;
 };
 
-/// What one re-check of every published block found.
+/// The result of one check of every published block.
 struct VerifyReport {
   uint64_t blocks = 0;
   uint64_t damaged = 0;
@@ -242,23 +245,23 @@ class Cache {
   virtual Result<TenantId> AddTenant(const TenantOptions& options) = 0;
   /// Errors: kNotFound
   virtual Result<TenantId> FindTenant(std::string_view name) const = 0;
-  /// Numbers of one tenant or domain. They depend on how much others hold (they may evict), never
-  /// on what it is.
+  /// Statistics of one tenant or domain. They depend on how many bytes others hold (which may evict
+  /// its blocks), never on which.
   ///
   /// Errors: kNotFound
   virtual Result<TenantStats> tenant_stats(TenantId tenant) const = 0;
-  /// Forgets all that a tenant published and wrote: nothing older than this call is ever found
-  /// again, in a shared domain with whatever others published behind it; slots are zeroed, those
-  /// that are still held as their last holder ends. Its open sequences go on and publish nothing.
-  /// What a store has of it is never found again either, after a restart too; it returns when that
-  /// is durable.
+  /// Erases all blocks that a tenant published or wrote: none from before this call is ever found
+  /// again, nor, in a shared domain, are later blocks of others that continue them. Slots are
+  /// zeroed, held ones when their last holder ends. Its open sequences continue and publish
+  /// nothing. Its records in a store are never found again either, also after a restart; Erase
+  /// returns when that is durable.
   ///
-  /// Errors: kNotFound; kIo all is erased, but a restart may bring back what the store has: erase
+  /// Errors: kNotFound; kIo all is erased, but a restart may bring back records of the store: erase
   ///         again
   /// Cost:   O(published blocks), a few under the cache lock at a time, then one slot at a time
   virtual Result<EraseReport> Erase(TenantId tenant) = 0;
-  /// Takes a tenant or domain out: erases what it published, and gives its quota and floor back.
-  /// Its name may be given to another one, whose blocks have other keys; its id is not used again.
+  /// Removes a tenant or domain: erases what it published, and gives its quota and floor back. Its
+  /// name may be given to another one, whose blocks have other keys; its id is not used again.
   ///
   /// Errors: kNotFound; kInvalidArgument the default tenant; kBusy a domain with members, or
   ///         sequences, plans or views still hold slots of it: it stays, erased
@@ -275,9 +278,9 @@ class Cache {
 
   /// Keeps the whole blocks of request.tokens, in use or not, for `ttl_us` (0: until Unpin): a
   /// lease that the cache itself holds on their path. Pins of one path by one tenant are counted
-  /// and end together, at the latest of their times. What a tenant's pins keep never exceeds its
-  /// quota, nor what the floors of others leave of the budget; a shared domain's are counted there.
-  /// Returns the blocks of the path.
+  /// and end together, at the latest of their times. The bytes that a tenant's pins keep never
+  /// exceed its quota, nor the budget less the floors of others; for members of a shared domain the
+  /// domain's pins are counted. Returns the number of blocks of the path.
   ///
   /// Errors: kInvalidArgument and kNotFound as Acquire, or there is no whole block; kNotFound not
   ///         all of it is in the cache, or no twins at its end where residual_tokens reads them;
@@ -288,19 +291,19 @@ class Cache {
   /// Errors: as Pin; kNotFound this tenant has no pin that ends with these blocks
   virtual Result<void> Unpin(const AcquireRequest& request) = 0;
 
-  /// Begins to read what the store has of a plan into free slots, which are taken at once; what is
-  /// resident stays pinned meanwhile. What comes is compared with its whole identity and its
-  /// checksums first; where something does not come, what follows it is left to be computed.
-  /// A plan with nothing to load is done at once.
+  /// Begins to read the plan's loadable blocks from the store into free slots, which are taken at
+  /// once; resident blocks stay pinned meanwhile. Each record is compared with its whole identity
+  /// and its checksums first; blocks after one that cannot be loaded must be computed. A plan with
+  /// nothing to load is done at once.
   ///
   /// Errors: kNoSpace as Open, for the slots; kUnsupported LoadOrder::kFromEnd where layers have a
-  ///         window, or with residual_tokens: what a query sees there is not all of the prompt, so
-  ///         there is no front to compute. The plan's pins are dropped then
+  ///         window, or with residual_tokens: queries there do not see all of the prompt, so its
+  ///         beginning cannot be computed meanwhile. The plan's pins are dropped then
   virtual Result<Ticket> Load(Plan plan, const LoadOptions& options) = 0;
 
-  /// For a request that is expected: begins to read what the store has of its prompt and memory
-  /// lacks, and holds nothing of it once it has come. It is cached then, as if it were computed;
-  /// it is no lookup in the statistics. Returns the tokens on their way; 0: nothing is to be read.
+  /// For an expected request: begins to read the blocks of its prompt that the store has and memory
+  /// lacks. Loaded blocks are cached as if they were computed, and not held; the statistics count
+  /// no lookup. Returns the number of tokens being read; 0: there is nothing to read.
   ///
   /// Errors: as Acquire; kNoSpace as Load
   virtual Result<uint64_t> Prefetch(const AcquireRequest& request) = 0;
@@ -313,19 +316,19 @@ class Cache {
   ///         plan's pins are dropped then
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 
-  /// Evicts what is not needed of up to `blocks` blocks, least recently used first: whole unleased
-  /// blocks, before each its twins, which count as one more, and of leased ones what windows have
-  /// passed, or twins. Returns how many there were.
+  /// Evicts up to `blocks` blocks, least recently used first: whole unleased blocks, before each
+  /// its twins, which count as one more; and of leased blocks the slots outside windows, or twins.
+  /// Returns how many were evicted.
   virtual uint64_t Evict(uint64_t blocks) = 0;
-  /// Returns free slots' pages to the system, and the end of the arena where a shrink had to leave
+  /// Returns free slots' pages to the system, and the end of the arena if a shrink could not move
   /// blocks that were looked up meanwhile. Returns the bytes of the pages.
   virtual uint64_t Trim() = 0;
   /// Changes the budget, and with it how many slots there are, while sequences live.
   ///
-  /// Up: the memory of the new slots is committed. Down: what is over the new budget is evicted, in
-  /// the usual order and not below floors; published blocks that are in no use, pinned ones too,
-  /// move from the slots that go to free ones, so they are still found; the memory of the slots
-  /// that go is given back. What sequences, plans and views hold never moves. All layouts and
+  /// Up: the memory of the new slots is committed. Down: blocks over the new budget are evicted, in
+  /// the usual order and not below floors; published blocks that are not in use, pinned ones too,
+  /// move from the removed slots to free ones, so they are still found; the memory of the removed
+  /// slots is given back. Slots that sequences, plans and views hold never move. All layouts and
   /// placements can do it.
   ///
   /// Units:   bytes, as CacheOptions::hot_bytes
@@ -334,13 +337,14 @@ class Cache {
   ///          are held, or more bytes than would be left: names the default tenant's sequences,
   ///          counts those of others, plans and views, and says how low it can go now; or, up,
   ///          blocks that were looked up during a shrink are still held beyond the arena's end
-  /// Effects: the *_peak counters begin anew; on error nothing changes, though blocks may have gone
-  /// Threads: any; calls take turns. No bytes move under the cache lock; what is looked up before
-  ///          its turn has come stays where it is
+  /// Effects: the *_peak counters begin anew; on error nothing changes, but blocks may have been
+  ///          evicted
+  /// Threads: any; calls take turns. No bytes move under the cache lock; a block that is leased
+  ///          before it is moved stays where it is
   virtual Result<void> Resize(uint64_t hot_bytes) = 0;
   /// Recomputes the checksum of every published block. A damaged one is quarantined: never found
-  /// again, dropped as soon as nothing holds it or continues it. Holds the cache lock for one block
-  /// at a time.
+  /// again, dropped as soon as it has no lease and no descendant. Holds the cache lock for one
+  /// block at a time.
   virtual VerifyReport Verify() = 0;
 
   virtual CacheStats stats() const = 0;
@@ -357,16 +361,16 @@ class Cache {
   /// How free slots lie, class by class. Cost: O(slots), under the pool's lock
   virtual std::vector<FreeRuns> FreeSlots() const = 0;
 
-  /// Moves what memory has of the whole blocks of request.tokens to the store now, without waiting
-  /// until room is needed: what the store lacks of them is written, and once that is durable the
-  /// blocks leave memory, from the last one on, up to one that is in use, pinned or continued by
-  /// another prompt. Returns how many left.
+  /// Moves the whole blocks of request.tokens from memory to the store now, without waiting until
+  /// room is needed: blocks that the store lacks are written, and once they are durable the blocks
+  /// leave memory, from the last one on, up to one that is in use, pinned or continued by another
+  /// prompt. Returns how many left.
   ///
-  /// Errors: as Acquire; kUnsupported there is no store; kNoSpace and kIo none left, for the store
-  ///         took nothing: the disk is full, or failed
+  /// Errors: as Acquire; kUnsupported there is no store; kNoSpace and kIo none left, because the
+  ///         store took nothing: the disk is full, or failed
   virtual Result<uint64_t> Demote(const AcquireRequest& request) = 0;
   /// Gives a tenant or domain another quota (0: as much as the budget) and floor, while sequences
-  /// live. Down: what it has cached beyond the new quota goes, the least recently used first.
+  /// live. Down: its cached blocks beyond the new quota are evicted, the least recently used first.
   ///
   /// Units:  bytes, as in TenantOptions
   /// Errors: kNotFound; kInvalidArgument the floor is above the quota; kNoSpace the floors do not

@@ -1,5 +1,5 @@
-// The store below memory: what a cache publishes is written there behind its back, and a later
-// process finds it.
+// The store below memory: published blocks are written there in the background, and a later process
+// finds them.
 //
 //   auto store = DiskStore::Open({.directory = "/var/cache/quire"});
 //   auto cache = Cache::Create({..., .store = store->get()});
@@ -45,17 +45,17 @@ struct DiskStoreOptions {
   // Made if there is none. Empty: nothing is on disk, there are warm_bytes or a remote alone.
   std::string directory{};
   uint64_t bytes_cap = uint64_t{8} << 30;  // hard: of all files of the store together
-  // What a crash may lose. What is published is written evenly over three quarters of it, and
-  // committed in the last: the longer, the less others notice.
+  // Blocks published within this time may be lost in a crash. They are written evenly over three
+  // quarters of it, and committed in the last: a longer interval disturbs computation less.
   uint64_t commit_interval_us = 1'000'000;
-  // Memory in which what was written or loaded stays too, in front of the disk: for caches on a
-  // device. Hard; 0: none. Without a directory it ends with the process.
+  // Memory in front of the disk that also keeps written and loaded records: for caches on a device.
+  // Hard; 0: none. Without a directory it ends with the process.
   uint64_t warm_bytes = 0;
-  // Of that memory, all of which is taken when the store is opened: pinned, for a device. Null:
-  // ordinary memory, as where it has none to give (with one warning). It must outlive the store.
+  // The allocator of that memory, which is taken when the store is opened: pinned, for a device.
+  // Null, or when it refuses (with one warning): ordinary memory. It must outlive the store.
   HostAllocator* host_allocator = nullptr;
-  // Memory for bytes on their way to and from the disk: all that a store takes besides its index,
-  // and up to 16 MiB of headers where contexts stream.
+  // Memory for bytes on their way to and from the disk. Besides it a store takes its index, and up
+  // to 16 MiB of headers where contexts stream.
   uint64_t staging_bytes = uint64_t{64} << 20;
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never
   // A service that many machines share, behind all others: redis://HOST, rediss://HOST or
@@ -100,7 +100,7 @@ struct RemoteStats {
   std::array<uint64_t, 32> write_us_log2{};  //
 };
 
-/// What a store did and holds.
+/// Counters and sizes of a store.
 struct DiskStoreStats {
   uint64_t records = 0;       // blocks and twins that can be found
   uint64_t bytes = 0;         // of all files, what is preallocated included
@@ -132,8 +132,8 @@ struct DiskStoreStats {
 std::string ToJson(const DiskStoreStats& stats);
 
 /// The store in one directory of a local disk (docs/durability.md). Several caches may share one.
-/// It writes what they publish, a commit interval after that at the latest, whatever becomes of the
-/// blocks in memory meanwhile; no call waits for it. One process at a time owns a directory.
+/// It writes the blocks that they publish, a commit interval later at the latest, also if they are
+/// evicted meanwhile; no call waits for it. One process at a time owns a directory.
 ///
 /// Threads:  any
 /// Lifetime: must outlive the caches that name it, and their tickets
@@ -147,12 +147,12 @@ class DiskStore {
   /// Cost:   reads the catalogue, not the payload; waits up to 2 s for a remote that does not
   ///         answer, which is no error
   static Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options);
-  /// Ends without waiting for what is not durable yet: call Flush before.
+  /// Ends without waiting for records that are not durable yet: call Flush before.
   ~DiskStore();
   DiskStore(const DiskStore&) = delete;
   DiskStore& operator=(const DiskStore&) = delete;
 
-  /// Returns when everything that was published before is durable, or cannot be.
+  /// Returns when every block that was published before is durable, or cannot be written.
   /// Errors: kIo, kNoSpace some of it could not be written
   Result<void> Flush();
   DiskStoreStats stats() const;
@@ -172,17 +172,17 @@ class DiskStore {
 
 /// Which blocks of a load are read first.
 enum class LoadOrder : uint8_t {
-  kFromFront = 1,  // so that what comes can be used even where the rest does not
-  // The last one first, for a caller that computes from the front meanwhile and says with
-  // Ticket::Meet how far it is. Nothing is found before it all follows on what was computed.
+  kFromFront = 1,  // so that loaded blocks can be used even if later ones fail
+  // The last one first, for a caller that computes from the beginning meanwhile and reports its
+  // progress with Ticket::Meet. Loaded blocks are found once they follow on computed ones.
   kFromEnd = 2,
 };
 
 struct LoadOptions {
-  uint64_t timeout_us = 0;  // what is not there by then is not waited for; 0: no limit
+  uint64_t timeout_us = 0;  // blocks that are not there by then count as not loaded; 0: no limit
   LoadOrder order = LoadOrder::kFromFront;
-  // Called once, when the load has ended, on a thread of the store, which waits for it, and so does
-  // the end of the ticket. May be empty.
+  // Called once, when the load has ended, on a thread of the store. That thread, and the end of the
+  // ticket, wait for it. May be empty.
   std::function<void()> on_done{};
 };
 
@@ -190,12 +190,12 @@ struct LoadProgress {
   uint64_t blocks = 0;        // to be loaded
   uint64_t blocks_ready = 0;  // loaded and verified, all layers
   uint64_t bytes = 0;         // of all blocks
-  // kFromEnd: tokens of the prompt before what has come. Computing on from there is of no use.
+  // kFromEnd: tokens of the prompt before the loaded blocks. Computing beyond them is of no use.
   uint64_t meet_tokens = 0;
   uint64_t elapsed_us = 0;  // by the store's clock, to its end
 };
 
-/// A load under way. What has come is held until the ticket ends.
+/// A load under way. Loaded blocks are held until the ticket ends.
 ///
 /// Threads:  one at a time
 /// Lifetime: the cache must outlive it
@@ -203,25 +203,27 @@ class Ticket {
  public:
   Ticket(Ticket&&) noexcept;
   Ticket& operator=(Ticket&&) noexcept;
-  /// Cancels what has not come.
+  /// Cancels the blocks that have not come.
   ~Ticket();
 
   bool IsDone() const;
   LoadProgress progress() const;
-  /// Of a load kFromEnd: what was resident when it began, pinned once more, as a plan of the first
-  /// `tokens` of the prompt, to compute from. At least one token of it is missing. It counts as no
-  /// lookup: the plan of Take does.
+  /// For a load kFromEnd: a plan of the first `tokens` of the prompt, to compute from, with the
+  /// blocks that were resident when the load began, pinned once more. At least one token is
+  /// missing. It counts as no lookup: the plan of Take does.
   Plan Front(uint64_t tokens) const;
-  /// Of a load kFromEnd: the first `tokens` of a prompt are computed and published, and the caller
-  /// holds them until this ends. Blocks that end there are not read any more, and their room comes
-  /// back; when all after them have come it is done. More than before, or it changes nothing.
+  /// For a load kFromEnd: the first `tokens` of the prompt are computed and published, and the
+  /// caller holds them until the ticket ends. Blocks that end there are not read any more, and
+  /// their room comes back; the load is done when all later blocks have come. Fewer tokens than
+  /// before change nothing.
   void Meet(uint64_t tokens);
-  /// Returns when it has ended, or after so long: whether it has.
+  /// Waits at most so long; whether the load has ended.
   bool WaitFor(uint64_t timeout_us) const;
-  /// What has not come yet will not be waited for.
+  /// Cancels reading: blocks that have not come will not be waited for.
   void Cancel();
-  /// Waits for the end. The plan it was made from, with everything that was loaded resident and
-  /// pinned; its misses say why the rest was not. Uses the ticket up.
+  /// Waits for the end. Returns the plan that the load was made from, with every loaded block
+  /// resident and pinned; its misses give the reasons for the others. Uses the ticket up. pinned;
+  /// its misses say why the rest was not. Uses the ticket up.
   Plan Take();
 
  private:

@@ -1,6 +1,6 @@
 // The C interface of the engine: a model, a cache and sessions, for programs that are not C++. C99,
-// standard headers only. In libquire_engine.so, which holds all it needs; quire.h says what holds
-// everywhere (Errors, Threads, Lifetime, Growth, Numbers).
+// standard headers only. In libquire_engine.so, which holds all it needs; quire.h has the common
+// rules (Errors, Threads, Lifetime, Growth, Numbers).
 //
 //   quire_engine_options options = {.size = sizeof options, .model = "models/tiny",
 //                                   .store = "/var/lib/quire"};
@@ -41,17 +41,17 @@ typedef struct quire_engine_options {
   uint32_t chunk_tokens;   // of a prompt that a step computes; 0: 512
   uint32_t threads;        // 0: one per core
   quire_codec codec;       // of K and V; 0: the model's type
-  // What hot_bytes cannot hold whole is read back from the store while layers attend, all but at
+  // A context larger than hot_bytes is read back from the store while layers attend, all but at
   // least so many of its last tokens (docs/streaming.md). 0: it is refused.
   uint64_t resident_tokens;
   const char* policy;  // which block goes first (docs/policies.md); NULL: "lru"
-  const char* load;    // what the store has: "auto" (NULL) loads it, computes it or both, whatever
-                       // was fastest lately; "always" loads it; "never"
-                       // computes it; "both" loads its end while its front is computed
+  const char* load;    // blocks that the store has: "auto" (NULL) loads them, computes them or
+                       // both, whichever was fastest lately; "always" loads; "never" computes;
+                       // "both" loads the end while the beginning is computed
   quire_eviction_batch eviction_batch;  // 0: QUIRE_EXACT
   uint64_t hot_bytes_max;               // most that quire_engine_resize may ask for; 0: hot_bytes
   // Every layer of a model without windows sees its first sink_tokens and the window_tokens before
-  // it: memory stays the same however long the text is, the answer is another one. 0: all.
+  // it: memory stays the same however long the text is, and the answer differs. 0: all.
   uint32_t window_tokens;
   uint32_t sink_tokens;
   quire_layout layout;        // of blocks in memory; 0: QUIRE_BLOCK_MAJOR
@@ -63,7 +63,7 @@ typedef struct quire_engine_options {
 /// Errors:   QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_UNSUPPORTED of the model's files;
 ///           QUIRE_INVALID_ARGUMENT; QUIRE_NO_SPACE hot_bytes; QUIRE_BUSY another process has the
 ///           store; QUIRE_IO
-/// Lifetime: it ends when it and all its sessions have been freed; then what was published is
+/// Lifetime: it ends when it and all its sessions have been freed; then published blocks are
 ///           written to the store
 quire_code quire_engine_open(const quire_engine_options* options, quire_engine** engine,
                              quire_error* error);
@@ -90,8 +90,9 @@ quire_code quire_lease_resize(quire_lease* lease, uint64_t bytes, uint64_t wait_
 /// Gives the bytes back to the cache.
 void quire_lease_free(quire_lease* lease);
 
-/// What engine, cache and store count, as one JSON object {"engine", "cache", "store", "leases"};
-/// no store: null. Text: as quire_engine_sessions_json
+/// Statistics of engine, cache and store, as one JSON object {"engine", "cache", "store",
+/// "leases"}; no store: null. Text: as quire_engine_sessions_json no store: null. Text: as
+/// quire_engine_sessions_json
 quire_code quire_engine_stats_json(const quire_engine* engine, char* text, size_t text_bytes,
                                    size_t* length, quire_error* error);
 /// The requests and sessions of the engine and what each holds of the cache, as a JSON array of
@@ -108,10 +109,10 @@ quire_code quire_engine_block_map(const quire_engine* engine, char* text, size_t
                                   size_t* length, quire_error* error);
 quire_code quire_engine_free_json(const quire_engine* engine, char* text, size_t text_bytes,
                                   size_t* length, quire_error* error);
-/// Sessions that there are, open or in the store, in the order of their names, as a JSON array of
-/// {"name", "tokens", "open", "unusable"}: why it cannot go on here, or null.
+/// The sessions, open or in the store, in the order of their names, as a JSON array of {"name",
+/// "tokens", "open", "unusable" (why it cannot continue here, or null)}.
 ///
-/// Text: with its NUL, if text_bytes is enough; *length is told in any case, without the NUL.
+/// Text: with its NUL, if text_bytes is enough; *length is set in any case, without the NUL.
 ///       text_bytes 0 only asks for that
 quire_code quire_engine_sessions_json(const quire_engine* engine, char* text, size_t text_bytes,
                                       size_t* length, quire_error* error);
@@ -132,7 +133,7 @@ typedef struct quire_session_options {
 /// Errors: QUIRE_INVALID_ARGUMENT the name is none, or taken; QUIRE_NO_SPACE; QUIRE_IO
 quire_code quire_session_open(quire_engine* engine, const quire_session_options* options,
                               quire_session** session, quire_error* error);
-/// Goes on with a session of the store, as it was after its last whole turn.
+/// Continues a session of the store, as it was after its last whole turn.
 ///
 /// Errors: QUIRE_NOT_FOUND; QUIRE_BUSY it is open; QUIRE_UNSUPPORTED another model's, or a newer
 ///         version's; QUIRE_CORRUPT. A damaged text is found by its first turn
@@ -147,8 +148,8 @@ quire_code quire_session_fork(quire_session* session, const char* name, quire_se
 /// Its name, for quire_session_reopen. Text: as quire_engine_sessions_json
 quire_code quire_session_name(const quire_session* session, char* text, size_t text_bytes,
                               size_t* length, quire_error* error);
-/// Forgets it for good: its file is overwritten and removed when this returns. The handle is fit
-/// for nothing but freeing then.
+/// Erases the session: its file is overwritten and removed when this returns. Afterwards the handle
+/// can only be freed.
 ///
 /// Errors: QUIRE_IO its file may come back after a crash
 quire_code quire_session_end(quire_session* session, quire_error* error);
@@ -160,7 +161,7 @@ typedef struct quire_logit_bias {
   float bias;  // added to its logit
 } quire_logit_bias;
 
-/// What is 0 changes nothing.
+/// Fields that are 0 change nothing.
 typedef struct quire_turn_options {
   size_t size;            // sizeof(quire_turn_options)
   const int32_t* tokens;  // [token_count] fed first; NULL: none
@@ -170,8 +171,8 @@ typedef struct quire_turn_options {
   uint64_t stop_count;
   uint32_t max_tokens;  // 0: nothing is generated, what is fed is only read
   uint32_t no_stop;     // not 0: no token ends the answer before max_tokens
-  // What the answer's tokens are drawn from (docs/numerics.md section 4). All text before the
-  // answer counts as its prompt.
+  // How the answer's tokens are drawn (docs/numerics.md section 4). All text before the answer
+  // counts as its prompt.
   float repetition_penalty;            // of tokens in prompt or answer; 0: 1, which changes nothing
   float presence_penalty;              // of tokens in the answer
   float frequency_penalty;             // the same, for each time
@@ -182,24 +183,25 @@ typedef struct quire_turn_options {
   // QUIRE_SPILL, it streams from the store until there is room (needs resident_tokens).
   quire_on_full on_full;
   uint64_t timeout_us;  // a turn that has not ended after so long fails; 0: never
-  // Where several wait or memory is short, turns with lower ones go first: -50 to 50.
+  // If several turns wait or memory is short, turns with lower values run first: -50 to 50.
   int32_t priority;
   int32_t reserved0;
-  // Of quire_engine_ask alone: once its prompt was read, it goes on with this share of the prompt's
-  // blocks, above 0 to 1 (0: all); the answer is an approximation then, which nobody shares.
+  // For quire_engine_ask only: once its prompt was read, it continues with this share of the
+  // prompt's blocks, above 0 to 1 (0: all); the answer is then an approximation, and its blocks are
+  // not shared.
   double keep_share;
   const char* keep_by;  // which ones: "observed" (NULL), "accumulated", "recent" (docs/policies.md)
-  // It will be asked for again: the first retain_tokens of its text (0: all, with the answer) are
-  // kept in memory so long, at most an hour, within a quarter of what the cache may hold. 0: no.
+  // For a text that will be used again: its first retain_tokens (0: all, with the answer) are kept
+  // in memory so long, at most an hour, within a quarter of the cache. 0: no.
   uint64_t retain_us;
   uint64_t retain_tokens;
-  // Of quire_engine_ask alone: it never holds more than so many blocks, at least 8: where they are
-  // full, an eighth goes, by "accumulated" (NULL) or "recent" in keep_by. 0: no such bound.
+  // For quire_engine_ask only: it never holds more than so many blocks, at least 8: when they are
+  // full, an eighth is dropped, by "accumulated" (NULL) or "recent" in keep_by. 0: no limit.
   uint64_t keep_blocks;
 } quire_turn_options;
 
-/// One prompt and its answer, in no session: nothing of its text stays but blocks in the cache. The
-/// handle is fit for quire_session_next, quire_session_cancel and quire_session_free.
+/// One prompt and its answer, in no session: only cached blocks of its text stay. The handle can be
+/// used with quire_session_next, quire_session_cancel and quire_session_free.
 ///
 /// `sampling` may be NULL; its name is not read.
 /// Errors: as quire_session_begin; QUIRE_INVALID_ARGUMENT there is no token, or keep_share or
@@ -207,13 +209,13 @@ typedef struct quire_turn_options {
 quire_code quire_engine_ask(quire_engine* engine, const quire_turn_options* options,
                             const quire_session_options* sampling, quire_session** call,
                             quire_error* error);
-/// Moves what memory has of a text's whole blocks to the store now; *blocks left memory.
+/// Moves the whole blocks of a text from memory to the store now; *blocks left memory.
 ///
 /// `tokens` and `text` as in quire_turn_options, one of them
 /// Errors: as quire_demote; QUIRE_UNSUPPORTED text for a model without tokenizer
 quire_code quire_engine_demote(quire_engine* engine, const quire_turn_options* prompt,
                                uint64_t* blocks, quire_error* error);
-/// Begins a turn; quire_session_next says how it goes on.
+/// Begins a turn; quire_session_next reports its progress.
 ///
 /// Errors: QUIRE_BUSY one is under way; QUIRE_INVALID_ARGUMENT, of a penalty or a bias with its
 ///         name; QUIRE_UNSUPPORTED text for a model without tokenizer
@@ -231,7 +233,7 @@ typedef int32_t quire_finish;
 enum {
   QUIRE_FINISH_LENGTH = 1,    // max_tokens
   QUIRE_FINISH_STOP = 2,      // a stop token
-  QUIRE_FINISH_NO_SPACE = 3,  // memory is full, and on_full is QUIRE_HALT; what was said stands
+  QUIRE_FINISH_NO_SPACE = 3,  // memory is full, and on_full is QUIRE_HALT; the tokens so far stay
   QUIRE_FINISH_CANCELLED = 4  // the session is as before the turn
 };
 
@@ -253,8 +255,8 @@ typedef struct quire_event {
 
 /// Waits for the next event of a turn.
 ///
-/// Errors: QUIRE_NOT_FOUND no turn is under way. Whatever made the turn fail: it is over then, and
-///         the session as before it
+/// Errors: QUIRE_NOT_FOUND no turn is under way. Errors of the turn itself: it is over then, and
+///         the session is as before it
 quire_code quire_session_next(quire_session* session, quire_event* event, quire_error* error);
 /// Ends the turn, if one is under way: QUIRE_EVENT_DONE follows.
 ///

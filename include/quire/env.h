@@ -1,4 +1,4 @@
-// The doors through which an embedder lends the engine threads and memory.
+// The interfaces through which an embedder lends the engine threads and memory.
 #ifndef QUIRE_ENV_H_
 #define QUIRE_ENV_H_
 
@@ -21,7 +21,7 @@ class Clock {
   virtual uint64_t NowMicros() const = 0;
 };
 
-/// Runs independent pieces of work. Results never depend on how many workers there are.
+/// Runs independent items of work. Results never depend on how many workers there are.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -64,9 +64,9 @@ class Fence {
   virtual void Wait() = 0;
 };
 
-/// Address space of one device for arenas. Reserving takes addresses only; what is committed may be
-/// used, and its pages become resident at first write. What lies there is moved and changed by
-/// BlockOps (quire/block_ops.h).
+/// Address space of one device for arenas. Reserving takes addresses only; committed memory may be
+/// used, and its pages become resident at first write. BlockOps (quire/block_ops.h) move and change
+/// the bytes.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
@@ -83,7 +83,7 @@ class DeviceMemory {
   /// if it was usable already.
   /// Errors: kNoSpace with the number of bytes asked for; nothing changes.
   virtual Result<void> Commit(std::byte* begin, uint64_t bytes) = 0;
-  /// Takes whole pages inside [begin, begin + bytes) out of use, with what they hold.
+  /// Takes whole pages inside [begin, begin + bytes) out of use; their contents are lost.
   virtual void Decommit(std::byte* begin, uint64_t bytes) = 0;
   /// Gives back a reservation whole.
   virtual void Release(std::byte* base, uint64_t bytes) = 0;

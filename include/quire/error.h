@@ -23,7 +23,8 @@ enum class ErrorCode : uint8_t {
   kUnsupported = 7,      // well formed, but not something this build or machine can do
   kCancelled = 8,        // the caller asked to stop
   kDeadline = 9,         // it did not finish in the time given
-  kTooLarge = 10,        // a hard budget can never hold it, whatever else goes: do not try again
+  kTooLarge = 10,        // a hard budget can never hold it, however much is evicted: do not try
+                         // again
 };
 
 /// Name of a code as it appears in logs and JSON, for example "no_space".

@@ -41,7 +41,7 @@ using BlockId = Id<struct BlockTag, uint32_t>;
 using SlotId = Id<struct SlotTag, uint32_t>;
 /// One sequence of one cache.
 using SequenceId = Id<struct SequenceTag, uint64_t>;
-/// A party that pays for and may read its own blocks only.
+/// A party that pays for its own blocks and may read no others.
 using TenantId = Id<struct TenantTag, uint32_t>;
 
 /// A token of the model's vocabulary (or of the image-token space above it).
@@ -56,8 +56,8 @@ using Digest = std::array<uint8_t, 32>;
 /// Type of weights and activations at operator boundaries; sums are always f32.
 enum class ComputeType : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
 
-/// Which codec a part of the cache uses. The first entry that matches decides; the last one should
-/// match everything.
+/// The codec of some streams. The first rule that matches decides; the last one should match
+/// everything.
 struct CodecRule {
   StreamRole role = StreamRole::kKey;
   Codec codec = Codec::kF16;
@@ -98,7 +98,7 @@ struct Domain {
   bool operator==(const Domain&) const = default;
 };
 
-/// What computed the values: weights, adapter, position encoding and domain.
+/// The source of the values: weights, adapter, position encoding and domain.
 struct Identity {
   Digest weights{};              // fingerprint of every weight byte and the config that shapes them
   std::string adapter{};         // LoRA name, empty for none

@@ -11,23 +11,25 @@
 //   quire_attend(attention, &attend, &error);
 //   quire_sequence_commit(sequence, tokens, count, &error);  // visible; whole blocks are shared
 //
-// What holds everywhere, so that single functions do not repeat it:
+// The common rules, which single functions do not repeat:
 //   Errors:   a function that can fail returns a quire_code and leaves it with a message in `error`
 //             (NULL: not wanted). A NULL handle, pointer or out-parameter is
-//             QUIRE_INVALID_ARGUMENT. After a failure the objects are as before and
-//             out-parameters are not written; only QUIRE_NO_MEMORY and QUIRE_INTERNAL leave the
-//             handle they came from fit for nothing but freeing. Nothing is thrown.
+//             QUIRE_INVALID_ARGUMENT. After a failure the objects are as before and out-parameters
+//             are not written; only QUIRE_NO_MEMORY and QUIRE_INTERNAL leave a handle that can only
+//             be freed. Nothing is thrown.
 //   Threads:  as in C++: a cache may be used from any thread; a sequence has one writer at a time;
 //             an attention handle runs one call at a time; a store takes any call from any thread.
 //             Each comment says what differs.
-//   Lifetime: handles may be freed in any order: what one needs of another lives until its own end.
-//             Freeing NULL does nothing. Pointers passed in are read during the call only.
+//   Lifetime: handles may be freed in any order: an object that another one needs lives until that
+//             one ends. Freeing NULL does nothing. Pointers passed in are read during the call
+//             only.
 //   Growth:   structs that begin with `size` may get longer at their end; the caller sets it to
-//             sizeof. What an older, shorter struct lacks counts as zero and is not filled. A
-//             newer, longer one may be read if all that this library does not know is zero (else
-//             QUIRE_UNSUPPORTED); when it is filled that part stays as it is. `size` itself is
-//             never written. Shorter than the struct's first version, or above 4,096 bytes, is
-//             QUIRE_INVALID_ARGUMENT, and nothing is written. No other struct changes.
+//             sizeof. Fields that an older, shorter struct lacks count as zero and are not filled.
+//             A newer, longer one may be read if all fields that this library does not know are
+//             zero (else QUIRE_UNSUPPORTED); when it is filled these fields stay as they are.
+//             `size` itself is never written. Shorter than the struct's first version, or above
+//             4,096 bytes, is QUIRE_INVALID_ARGUMENT, and nothing is written. No other struct
+//             changes.
 //   Numbers:  every constant is frozen. Zero in an options struct means the default.
 #ifndef QUIRE_QUIRE_H_
 #define QUIRE_QUIRE_H_
@@ -117,9 +119,9 @@ enum {
   QUIRE_SPILL = 5      // of an engine's turns: it streams from the store
 };
 
-typedef int32_t quire_eviction_batch;  // how much goes when room is needed
+typedef int32_t quire_eviction_batch;  // how many bytes are evicted when room is needed
 enum {
-  QUIRE_EXACT = 1,    // what is needed
+  QUIRE_EXACT = 1,    // the bytes that are needed
   QUIRE_ADAPTIVE = 2  // and the more in advance, the more of the latest requests had to evict
 };
 
@@ -211,7 +213,7 @@ quire_code quire_cache_create(const quire_cache_options* options, quire_cache** 
                               quire_error* error);
 void quire_cache_free(quire_cache* cache);
 
-/// What a cache stores, after any codec gave way to another.
+/// The codecs that a cache uses, after any fallback.
 typedef struct quire_cache_codecs {
   size_t size;
   quire_codec key;           // of keys, or of latents
@@ -269,10 +271,10 @@ quire_code quire_cache_stats_json(const quire_cache* cache, char* text, size_t t
                                   size_t* length, quire_error* error);
 /// The published blocks that lookups of a tenant may find, as a JSON array of at most `entries_max`
 /// objects {"key", "parent_key" (null: the first of its path), "account", "first_token", "holders",
-/// "pinned", "in_memory", "in_store", "age_s", "idle_s"} (docs/embedding.md). Blocks come and go
-/// between two calls: give room for more than the first one said.
+/// "pinned", "in_memory", "in_store", "age_s", "idle_s"} (docs/embedding.md). The number may change
+/// between two calls: give room for more than the first one returned.
 ///
-/// `tenant` may be NULL: everybody's. Text: as quire_cache_stats_json
+/// `tenant` may be NULL: the blocks of all tenants. Text: as quire_cache_stats_json
 /// Errors: QUIRE_NOT_FOUND no such tenant
 quire_code quire_cache_entries_json(quire_cache* cache, const uint32_t* tenant,
                                     uint64_t entries_max, char* text, size_t text_bytes,
@@ -289,14 +291,16 @@ quire_code quire_cache_free_json(const quire_cache* cache, char* text, size_t te
 /// Recomputes every published block's checksum; damaged ones are never found again.
 quire_code quire_cache_verify(quire_cache* cache, uint64_t* blocks, uint64_t* damaged,
                               quire_error* error);
-/// Evicts up to `blocks` unleased blocks, least recently used first; *evicted says how many went.
+/// Evicts up to `blocks` unleased blocks, least recently used first; *evicted is how many were
+/// evicted.
 quire_code quire_cache_evict(quire_cache* cache, uint64_t blocks, uint64_t* evicted,
                              quire_error* error);
 /// Returns free slots' pages to the system; *bytes says how many bytes.
 quire_code quire_cache_trim(quire_cache* cache, uint64_t* bytes, quire_error* error);
-/// Changes the hard budget while sequences live. Growing commits memory; shrinking evicts what is
-/// over the new budget, moves cached blocks that are not in use, pinned ones too, out of the slots
-/// that go, and gives their memory back. What sequences, plans and views hold never moves.
+/// Changes the hard budget while sequences live. Growing commits memory; shrinking evicts blocks
+/// over the new budget, moves cached blocks that are not in use, pinned ones too, out of the
+/// removed slots, and gives their memory back. Slots that sequences, plans and views hold never
+/// move.
 /// Errors: QUIRE_TOO_LARGE above hot_bytes_max; QUIRE_NO_SPACE the system refuses, or it holds no
 ///         block, or less than the tenants' floors; QUIRE_BUSY slots that would go are held: names
 ///         the holders, and how low it can go now
@@ -304,14 +308,14 @@ quire_code quire_cache_resize(quire_cache* cache, uint64_t hot_bytes, quire_erro
 
 // ---- Tenants ------------------------------------------------------------------------------------
 
-/// A party that pays for its blocks and reads no one else's; or a domain.
+/// A party that pays for its blocks and reads only its own; or a domain.
 typedef struct quire_tenant_options {
   size_t size;
   const char* name;      // not empty, unique in the cache
   const char* domain;    // shares with all that name the same; NULL or "": private
   uint64_t quota_bytes;  // most it may hold; 0: as much as the budget
   uint64_t floor_bytes;  // the needs of others never evict it below this
-  uint64_t ttl_us;       // what was not used for so long goes; 0: never
+  uint64_t ttl_us;       // blocks that were not used for so long are evicted; 0: never
   int32_t shared;        // not 0: this is a domain for tenants to name
   // The same two limits in the store, in whole segments of it; without one they say nothing.
   uint64_t store_quota_bytes;  // 0: as much as the store
@@ -323,23 +327,24 @@ typedef struct quire_tenant_options {
 ///         QUIRE_NOT_FOUND no such domain; QUIRE_NO_SPACE the floors do not fit the budget
 quire_code quire_cache_add_tenant(quire_cache* cache, const quire_tenant_options* options,
                                   uint32_t* tenant, quire_error* error);
-/// Forgets all that a tenant published and wrote, and zeroes it; *pending_slots says how many slots
-/// are still held, and zeroed when their holders end ("erase_pending_slots" in its numbers).
+/// Erases all blocks that a tenant published or wrote, and zeroes them; *pending_slots is how many
+/// slots are still held, and zeroed when their holders end ("erase_pending_slots" in its
+/// statistics).
 /// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT it is a domain
 quire_code quire_cache_erase_tenant(quire_cache* cache, uint32_t tenant, uint64_t* pending_slots,
                                     quire_error* error);
 /// Gives a tenant or domain another quota (0: as much as the budget) and floor while sequences
-/// live; what it has cached beyond the new quota goes.
+/// live; its cached blocks beyond the new quota are evicted.
 /// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT the floor is above the quota; QUIRE_NO_SPACE the
 ///         floors do not fit the budget; QUIRE_BUSY it holds more than that: the limits stay
 quire_code quire_cache_set_limits(quire_cache* cache, uint32_t tenant, uint64_t quota_bytes,
                                   uint64_t floor_bytes, quire_error* error);
-/// Takes a tenant or domain out: erases what it published, and gives its quota and floor back. Its
+/// Removes a tenant or domain: erases what it published, and gives its quota and floor back. Its
 /// name may be given to another one; its number is never used again.
 /// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT the default tenant; QUIRE_BUSY a domain with
 ///         members, or sequences, plans or views still hold slots of it: it stays, erased
 quire_code quire_cache_remove_tenant(quire_cache* cache, uint32_t tenant, quire_error* error);
-/// A tenant's numbers as one JSON object, as quire_cache_stats_json does it.
+/// A tenant's statistics as one JSON object, as quire_cache_stats_json does it.
 /// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT text_bytes is neither 0 nor enough
 quire_code quire_cache_tenant_json(const quire_cache* cache, uint32_t tenant, char* text,
                                    size_t text_bytes, size_t* length, quire_error* error);
@@ -377,17 +382,16 @@ quire_code quire_acquire(quire_cache* cache, const quire_acquire_request* reques
 quire_code quire_acquire_as(quire_cache* cache, uint32_t tenant,
                             const quire_acquire_request* request, quire_plan** plan,
                             quire_error* error);
-/// For a request that is expected: begins to read what the cache's store has of its prompt, and
-/// holds nothing of it once it has come; it is cached then. *tokens: on their way; 0: nothing is
-/// to be read. It is no lookup.
+/// For an expected request: begins to read the blocks of its prompt from the cache's store. Loaded
+/// blocks are cached and not held. *tokens: being read; 0: there is nothing to read. It is no
+/// lookup.
 /// Errors: as quire_acquire_as; QUIRE_NO_SPACE no free slots for it
 quire_code quire_prefetch(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
                           uint64_t* tokens, quire_error* error);
-/// Moves what memory has of the whole blocks of request->tokens to the cache's store now; *blocks
-/// left memory, from the last one on, up to one that is in use, pinned or continued by another
-/// prompt.
+/// Moves the whole blocks of request->tokens from memory to the cache's store now; *blocks left
+/// memory, from the last one on, up to one that is in use, pinned or continued by another prompt.
 /// Errors: as quire_acquire_as; QUIRE_UNSUPPORTED there is no store; QUIRE_NO_SPACE and QUIRE_IO
-///         none left, for the store took nothing
+///         none left, because the store took nothing
 quire_code quire_demote(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
                         uint64_t* blocks, quire_error* error);
 /// Keeps the whole blocks of request->tokens in the cache, in use or not, for ttl_us (0: until
@@ -409,14 +413,14 @@ uint64_t quire_plan_missing_tokens(const quire_plan* plan);
 uint64_t quire_plan_loadable_tokens(const quire_plan* plan);
 /// 0 for NULL only.
 quire_reason quire_plan_reason(const quire_plan* plan);
-/// Where in the prompt the first token stands that differs from what is cached behind the tokens
-/// that are alike. 0: nothing that is cached goes on from there, and *token stays as it is.
+/// The first token of the prompt that differs from the cached block behind the equal tokens. 0: no
+/// cached block follows there, and *token stays as it is.
 int32_t quire_plan_differs_at(const quire_plan* plan, uint64_t* token);
 /// Name of a reason as in JSON, for example "never_seen"; "unknown" for any other number.
 const char* quire_reason_name(quire_reason reason);
-/// Reads what the store has of a plan and waits for it, at most `timeout_us` (0: as long as it
-/// takes). `loaded` is the plan with what came; its reason says why the rest did not. `plan` is
-/// used up, also when this fails.
+/// Reads a plan's loadable blocks from the store and waits for them, at most `timeout_us` (0: as
+/// long as it takes). `loaded` is the plan with the loaded blocks; its reason says why others did
+/// not come. `plan` is used up, also when this fails.
 /// Errors: QUIRE_NO_SPACE no free slots for it
 quire_code quire_load(quire_plan* plan, uint64_t timeout_us, quire_plan** loaded,
                       quire_error* error);
@@ -437,7 +441,7 @@ typedef struct quire_sequence_options {
   // For a context that the budget does not hold: at least so many of its last tokens stay in
   // memory, blocks before them leave it once the cache's store has them, and quire_attend reads
   // them back, with the same bits (docs/streaming.md). Open takes all the room that it needs. 0:
-  // all of it stays in memory.
+  // the whole context stays in memory.
   uint64_t resident_tokens;
 } quire_sequence_options;
 
@@ -452,7 +456,7 @@ quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
 
 // ---- Sequence -----------------------------------------------------------------------------------
 
-/// Returns every byte that it alone held.
+/// Frees the sequence and every slot that only it held.
 void quire_sequence_free(quire_sequence* sequence);
 
 /// Committed tokens; 0 for NULL.
@@ -513,7 +517,7 @@ typedef struct quire_retention {
   size_t size;
   uint64_t begin_token;
   uint64_t end_token;  // after the last; 0: to the end, however far that will be
-  int32_t priority;    // 0 to 100: what is wanted least goes first. 50 is usual, 0 is no default
+  int32_t priority;    // 0 to 100: the lowest goes first. 50 is usual, 0 is no default
   uint64_t ttl_us;     // then the priority is 50 again; 0: for good
 } quire_retention;
 
@@ -523,7 +527,7 @@ typedef struct quire_retention {
 ///         policy is not "priority"
 quire_code quire_sequence_retain(quire_sequence* sequence, const quire_retention* retention,
                                  quire_error* error);
-/// Back to zero tokens; every byte it alone held is free again.
+/// Back to zero tokens; slots that only it held are free again.
 quire_code quire_sequence_reset(quire_sequence* sequence, quire_error* error);
 
 /// Copies tokens [begin, end) of one stream, widened to f32.
@@ -657,12 +661,11 @@ typedef struct quire_attend_request {
 /// window and sinks are those of the cache's geometry.
 /// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written, or before what its window or its
 ///          open form kept, sequences of two caches, heads that do not divide; QUIRE_UNSUPPORTED a
-///          shape the kernels lack. Nothing is computed then.
-///          Of a sequence with resident_tokens: QUIRE_NO_SPACE more rows than step_tokens, or more
-///          heads than query_heads; QUIRE_INVALID_ARGUMENT it is in two tasks, or a row stands in
-///          what memory does not hold; QUIRE_CORRUPT, QUIRE_NOT_FOUND, QUIRE_IO, QUIRE_DEADLINE
-///          the store did not give a block, which is named. It stays as it is, and opened anew
-///          it begins before that block
+///          shape the kernels lack. Nothing is computed then. Of a sequence with resident_tokens:
+///          QUIRE_NO_SPACE more rows than step_tokens, or more heads than query_heads;
+///          QUIRE_INVALID_ARGUMENT it is in two tasks, or a row lies in tokens that memory does not
+///          hold; QUIRE_CORRUPT, QUIRE_NOT_FOUND, QUIRE_IO, QUIRE_DEADLINE the store did not give a
+///          block, which is named. It stays as it is, and opened anew it begins before that block
 /// Threads: one call at a time per handle, and per sequence with resident_tokens; no writer on
 ///          these sequences meanwhile
 quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,
@@ -670,9 +673,9 @@ quire_code quire_attend(quire_attention* attention, const quire_attend_request* 
 
 // ---- The store below a cache --------------------------------------------------------------------
 //
-// quire_cache_options::disk_store names one, and several caches may share it. It writes what they
-// publish behind their backs; quire_load brings it back. docs/durability.md. One process at a time
-// owns a directory. Freed while caches name it, it lives until they end.
+// quire_cache_options::disk_store names one, and several caches may share it. It writes their
+// published blocks in the background; quire_load reads them back. docs/durability.md. One process
+// at a time owns a directory. Freed while caches name it, it lives until they end.
 
 typedef struct quire_disk_store_options {
   size_t size;
@@ -680,8 +683,8 @@ typedef struct quire_disk_store_options {
   uint64_t bytes_cap;           // of all files together, never exceeded; 0: 8 GiB
   uint64_t commit_interval_us;  // what a crash may lose; 0: 1,000,000
   uint64_t staging_bytes;       // memory for bytes under way; 0: 64 MiB
-  // Memory in front of the disk, for caches whose blocks are on a device; 0: none. It keeps what
-  // was written or read last.
+  // Memory in front of the disk, for caches whose blocks are on a device; 0: none. It keeps the
+  // records written or read last.
   uint64_t warm_bytes;
   uint64_t scrub_bytes_per_s;  // read again in the background; 0: 8 MiB, UINT64_MAX: nothing
   // A service that machines share, behind the disk or alone: redis://, rediss:// or s3://
@@ -698,8 +701,8 @@ typedef struct quire_disk_store_options {
 quire_code quire_disk_store_open(const quire_disk_store_options* options, quire_disk_store** store,
                                  quire_error* error);
 void quire_disk_store_free(quire_disk_store* store);
-/// Returns when everything published before is durable. What was not flushed may be lost when the
-/// store ends.
+/// Returns when every block published before is durable. Blocks that were not flushed may be lost
+/// when the store ends.
 /// Errors: QUIRE_NO_SPACE or QUIRE_IO some of it could not be written
 quire_code quire_disk_store_flush(quire_disk_store* store, quire_error* error);
 /// A secret for quire_identity::domain_secret, kept beside the store in a file of mode 0600.
@@ -710,22 +713,22 @@ quire_code quire_disk_store_secret(const quire_disk_store* store, uint8_t secret
 quire_code quire_disk_store_stats_json(const quire_disk_store* store, char* text, size_t text_bytes,
                                        size_t* length, quire_error* error);
 
-// A load that its caller does not wait for. What has come is held until its ticket ends. A ticket
+// A load that its caller does not wait for. Loaded blocks are held until its ticket ends. A ticket
 // keeps its cache, and is used by one thread at a time.
 
 typedef struct quire_ticket quire_ticket;
 
 typedef struct quire_load_options {
   size_t size;
-  uint64_t timeout_us;  // what is not there by then is not waited for; 0: no limit
-  // Not 0: the last block is read first, for a caller that computes from the front meanwhile: on a
-  // sequence of quire_ticket_front, and quire_ticket_meet says how far it is. Nothing is found
-  // before it all follows on what was computed.
+  uint64_t timeout_us;  // blocks that are not there by then count as not loaded; 0: no limit
+  // Not 0: the last block is read first, for a caller that computes from the beginning meanwhile,
+  // on a sequence of quire_ticket_front, and reports its progress with quire_ticket_meet. Loaded
+  // blocks are found once they follow on computed ones.
   int32_t from_end;
   uint32_t reserved;  // 0
   // Called once with `done_data` when the load has ended, maybe before quire_load_begin returns, on
-  // a thread of the store, which waits for it, and so does the end of the ticket: it may not use
-  // the ticket. NULL: nothing is called.
+  // a thread of the store. That thread, and the end of the ticket, wait for it: it may not use the
+  // ticket. NULL: nothing is called.
   void (*on_done)(void* done_data);
   void* done_data;
 } quire_load_options;
@@ -752,22 +755,22 @@ quire_code quire_ticket_progress(const quire_ticket* ticket, quire_load_progress
 /// Returns when the load has ended.
 /// Errors: QUIRE_DEADLINE not in time, it goes on
 quire_code quire_ticket_wait(const quire_ticket* ticket, uint64_t timeout_us, quire_error* error);
-/// Of a load from the end: what was resident when it began, pinned once more, as a plan of the
-/// first `tokens` of the prompt, to compute from. At least one token of it is missing.
+/// For a load from the end: a plan of the first `tokens` of the prompt, to compute from, with the
+/// blocks that were resident when the load began, pinned once more. At least one token is missing.
 /// Errors: QUIRE_INVALID_ARGUMENT the load is from the front
 quire_code quire_ticket_front(const quire_ticket* ticket, uint64_t tokens, quire_plan** front,
                               quire_error* error);
-/// Of a load from the end: the first `tokens` of the prompt are computed and published, and the
-/// caller holds them until the ticket ends. Blocks that end there are not read any more; when all
-/// after them have come it is done. Not more than before: nothing changes.
+/// For a load from the end: the first `tokens` of the prompt are computed and published, and the
+/// caller holds them until the ticket ends. Blocks that end there are not read any more; the load
+/// is done when all later blocks have come. Fewer tokens than before change nothing.
 /// Errors: QUIRE_INVALID_ARGUMENT the load is from the front
 quire_code quire_ticket_meet(quire_ticket* ticket, uint64_t tokens, quire_error* error);
-/// What has not come yet will not be waited for.
+/// Cancels reading: blocks that have not come will not be waited for.
 quire_code quire_ticket_cancel(quire_ticket* ticket, quire_error* error);
-/// Waits for the end. The plan the load was made from, with what came; its reason says why the rest
-/// did not. The ticket is used up.
+/// Waits for the end. Returns the plan that the load was made from, with the loaded blocks; its
+/// reason says why others did not come. The ticket is used up. did not. The ticket is used up.
 quire_code quire_ticket_take(quire_ticket* ticket, quire_plan** loaded, quire_error* error);
-/// Cancels what has not come.
+/// Cancels the blocks that have not come.
 void quire_ticket_free(quire_ticket* ticket);
 
 // ---- Store --------------------------------------------------------------------------------------
@@ -778,8 +781,8 @@ void quire_ticket_free(quire_ticket* ticket);
 //   quire_store_put(store, "model", blocks, count, &batch, &error);   // returns at once
 //   quire_store_wait(store, batch, QUIRE_FOREVER, results, count, &error);
 //
-// A call hands in a batch and gets its number. What it points to as `data` or `out` is used until
-// the batch ends: in quire_store_wait by its number, else in quire_store_next. A batch ends for one
+// A call hands in a batch and gets its number. The memory behind `data` and `out` is used until the
+// batch ends: in quire_store_wait by its number, else in quire_store_next. A batch ends for one
 // taker. Batches that are under way at the same time take effect in any order.
 
 typedef struct quire_store quire_store;
@@ -826,7 +829,8 @@ enum {
                               // copied. exists: there
   QUIRE_BLOCK_PRESENT = 1,    // put: it was there, or is being written, and stays as it is
   QUIRE_BLOCK_ABSENT = 2,     // get, exists, remove: it is not there
-  QUIRE_BLOCK_DAMAGED = 3,    // get: what lay there was not it, and is forgotten: a miss
+  QUIRE_BLOCK_DAMAGED = 3,    // get: the bytes were not those of the block, which is forgotten: a
+                              // miss
   QUIRE_BLOCK_TOO_SMALL = 4,  // get: it is longer than `out`
   QUIRE_BLOCK_TOO_LARGE =
       5,                     // longer than block_bytes_max; a key or namespace that no socket takes
@@ -886,7 +890,7 @@ quire_code quire_store_remove(quire_store* store, const char* name_space,
 /// is durable. A later flush ends when the bytes are overwritten.
 quire_code quire_store_erase(quire_store* store, const char* name_space, uint64_t* batch,
                              quire_error* error);
-/// A batch without results that ends when everything handed in before is durable or failed.
+/// A batch without results that ends when every batch handed in before is durable or failed.
 quire_code quire_store_flush(quire_store* store, uint64_t* batch, quire_error* error);
 
 /// Waits for the end of one batch and takes it. results [count], one for each block, in their
@@ -955,7 +959,7 @@ quire_code quire_store_get_usage(const quire_store* store, const char* name_spac
 
 // ---- Owners: inference and training runs on one budget ------------------------------------------
 
-/// What quire/registry.h says in C++: owners by name, whose caches pay from one budget.
+/// The C form of quire/registry.h: owners by name, whose caches pay from one budget.
 typedef struct quire_registry quire_registry;
 typedef struct quire_owner quire_owner;
 
@@ -967,7 +971,7 @@ quire_code quire_registry_create(const quire_cache_options* options, quire_regis
 /// It ends with its last owner's handle.
 void quire_registry_free(quire_registry* registry);
 
-/// Who an owner is, and what it chooses when it is made.
+/// The name of an owner, and the options it is made with.
 typedef struct quire_owner_options {
   size_t size;                        // sizeof(quire_owner_options)
   const char* adapter;                // of a training run, which is never evicted; NULL: inference
@@ -981,8 +985,8 @@ typedef struct quire_owner_options {
   int32_t reserved0;
 } quire_owner_options;
 
-/// The owner's cache, made if there is none. An inference owner starts with what is cached of the
-/// prompt (NULL: none); a training run starts empty and never publishes.
+/// The owner's cache, made if there is none. An inference owner starts with the cached blocks of
+/// the prompt (NULL: none); a training run starts empty and never publishes.
 /// Errors: QUIRE_INVALID_ARGUMENT it exists with other options, or these name layers that do not
 ///         exist; QUIRE_NO_SPACE all that may be evicted is
 /// Lifetime: the handle may outlive the owner, which is then QUIRE_NOT_FOUND
@@ -990,11 +994,11 @@ quire_code quire_registry_owner(quire_registry* registry, const quire_owner_opti
                                 const int32_t* prompt, size_t prompt_tokens, quire_owner** owner,
                                 quire_error* error);
 void quire_owner_free(quire_owner* owner);
-/// The owner's end, of a training run too; what it published stays cached. *released: whether there
-/// was one. Of `options` only the name is read.
+/// Ends an owner, also a training run; its published blocks stay cached. *released: whether it
+/// existed. Only the name in `options` is read.
 quire_code quire_registry_release(quire_registry* registry, const quire_owner_options* options,
                                   int32_t* released, quire_error* error);
-/// Brings the bytes in use down to `bytes`: first what is cached and not in use, then the least
+/// Brings the bytes in use down to `bytes`: first cached blocks that are not in use, then the least
 /// recently used inference owners. Never a training run.
 quire_code quire_registry_evict_to(quire_registry* registry, uint64_t bytes, uint64_t* bytes_used,
                                    quire_error* error);
@@ -1018,7 +1022,7 @@ quire_code quire_owner_commit(quire_owner* owner, const int32_t* tokens, size_t 
 quire_code quire_owner_gather(const quire_owner* owner, uint32_t layer, quire_role role,
                               uint64_t begin, uint64_t end, float* out, size_t out_values,
                               quire_error* error);
-/// As quire_view_open. What the view shows stays until it is freed, also after the owner's end.
+/// As quire_view_open. The blocks stay until the view is freed, also after the owner's end.
 quire_code quire_owner_view_open(const quire_owner* owner, uint32_t layer, quire_role role,
                                  quire_view** view, quire_error* error);
 /// As quire_attend, of one owner: the `sequence` of each task is NULL.
@@ -1026,7 +1030,7 @@ quire_code quire_owner_view_open(const quire_owner* owner, uint32_t layer, quire
 /// Threads: appends to this layer wait meanwhile
 quire_code quire_owner_attend(quire_attention* attention, const quire_owner* owner,
                               const quire_attend_request* request, quire_error* error);
-/// Back to zero tokens; what it alone held is free again.
+/// Back to zero tokens; slots that only it held are free again.
 quire_code quire_owner_clear(quire_owner* owner, quire_error* error);
 
 #if defined(__GNUC__)

@@ -28,7 +28,7 @@ namespace [[gnu::visibility("default")]] quire {
 
 /// May be evicted when room is needed; publishes its blocks for others to find.
 struct InferenceOwner {
-  /// Ids from here on are those of what an engine runs (Registry::requests).
+  /// Ids from here on are those of an engine's requests (Registry::requests).
   static constexpr uint64_t kFirstRequest = uint64_t{1} << 63;
   uint64_t id = 0;
   auto operator<=>(const InferenceOwner&) const = default;
@@ -47,7 +47,7 @@ using Owner = std::variant<InferenceOwner, TrainingOwner>;
 /// "inference 7", "request 0", "training lora/3", with a version "training lora/3@12".
 std::string OwnerName(const Owner& owner);
 
-/// What an owner chooses when it is made.
+/// The options that an owner is made with.
 struct OwnerOptions {
   Identity identity{};                      // of a training run the adapter is the owner's
   std::optional<NumericProfile> profile{};  // its codecs; none: the registry's
@@ -59,14 +59,14 @@ struct OwnerOptions {
 };
 
 /// An owner's K and V. Stages of a pipeline append to different layers at once; appends to one
-/// layer take turns. What changes the whole sequence (growing, Commit, Clear, its end) waits for
-/// the appends and the reads of blocks under way and holds up new ones; other readers wait for
-/// neither. Its handle takes a few hundred bytes of the budget until that ends as well.
+/// layer take turns. Calls that change the whole sequence (growing, Commit, Clear, its end) wait
+/// for appends and block reads under way and delay new ones; other readers wait for neither. The
+/// handle takes a few hundred bytes of the budget until it ends.
 ///
 /// Layers are numbered as in the model; checkpoint layers exist and hold nothing.
 ///
-/// What an engine runs (Registry::requests) is an owner too, and the engine its one writer: Append,
-/// Commit and Clear are refused here, and it is not evicted.
+/// A request of an engine (Registry::requests) is an owner too, and the engine is its one writer:
+/// Append, Commit and Clear are refused here, and it is not evicted.
 ///
 /// Errors:   kNotFound once the owner was evicted or released: it names which; kBusy an engine
 ///           writes to it; kInvalidArgument of a checkpoint layer
@@ -81,7 +81,7 @@ class OwnerCache {
   virtual bool evictable() const = 0;
   /// Committed tokens; 0 after its end. Takes no lock.
   virtual uint64_t length() const = 0;
-  /// Of all slots it holds, shared ones included.
+  /// Bytes of all slots it holds, shared ones included.
   virtual uint64_t bytes() const = 0;
   /// When it was looked up, written or read last, by the registry's clock.
   virtual uint64_t last_access_us() const = 0;
@@ -92,7 +92,7 @@ class OwnerCache {
   virtual Result<void> Append(uint32_t layer, const LayerRows& rows) = 0;
   /// Makes the next tokens visible; every layer that is cached must have been appended that far.
   virtual Result<void> Commit(std::span<const TokenId> tokens) = 0;
-  /// Back to zero tokens; what it alone held is free again.
+  /// Back to zero tokens; slots that only it held are free again.
   virtual Result<void> Clear() = 0;
 
   /// As Sequence::Gather and Sequence::View.
@@ -100,16 +100,16 @@ class OwnerCache {
                               std::span<float> out) const = 0;
   virtual Result<BlockListView> View(uint32_t layer, StreamRole role,
                                      TokenRange range = {}) const = 0;
-  /// Calls `read` with what a kernel needs for one layer (Sequence::Blocks), which stays as it is
-  /// meanwhile. `read` may not call this owner.
+  /// Calls `read` with the arguments of a kernel for one layer (Sequence::Blocks), which does not
+  /// change meanwhile. `read` may not call this owner.
   virtual Result<void> ReadBlocks(
       uint32_t layer, const std::function<Result<void>(const LayerBlocks&)>& read) const = 0;
 };
 
-/// What EvictToBudget did.
+/// The result of EvictToBudget.
 struct EvictReport {
   uint64_t owners_evicted = 0;
-  // Afterwards; above the target: the rest is pinned, training's or an engine's.
+  // After the call; above the target if the rest is pinned, a training run's or an engine's.
   uint64_t bytes_used = 0;
 };
 
@@ -132,15 +132,15 @@ std::string ToJson(std::span<const OwnerStats> owners);
 /// Lifetime: must outlive the owner caches and the sequences of requests()
 class Registry {
  public:
-  /// `options` are those of each cache: hot_bytes is the hard budget over all owners, whatever they
-  /// choose, hot_bytes_max the most that Resize may raise it to, profile that of owners that name
-  /// none, clock the machine's if it is null. What `options` points to must outlive the registry.
+  /// `options` are those of each cache: hot_bytes is the hard budget over all owners, hot_bytes_max
+  /// the most that Resize may raise it to, profile that of owners that name none, clock the
+  /// machine's if it is null. Objects that `options` points to must outlive the registry.
   ///
   /// Errors: as Cache::Create; kInvalidArgument a shared budget: it has its own
   static Result<std::unique_ptr<Registry>> Create(CacheOptions options);
   virtual ~Registry() = default;
 
-  /// The owner's cache, made if there is none. An inference owner starts with what is cached of
+  /// The owner's cache, made if there is none. An inference owner starts with the cached blocks of
   /// `prompt` (may be empty); a training run starts empty and never publishes.
   ///
   /// Errors: kInvalidArgument it exists with other options, or these name layers that do not exist,
@@ -151,10 +151,10 @@ class Registry {
                                                           std::span<const TokenId> prompt = {}) = 0;
   /// Null: there is none.
   virtual std::shared_ptr<OwnerCache> Find(const Owner& owner) const = 0;
-  /// The owner's end, of a training run too. What it published stays cached. False: there is none.
+  /// Ends an owner, also a training run. Its published blocks stay cached. False: there is none.
   virtual bool Release(const Owner& owner) = 0;
 
-  /// The cache of owners that choose nothing, for an engine: each sequence that it opens, forks or
+  /// The cache of owners with default options, for an engine: each sequence that it opens, forks or
   /// selects is an inference owner from then to its end. The engine makes room among its own, so
   /// none of them is evicted, and none evicts other owners.
   virtual Cache& requests() = 0;
@@ -165,8 +165,8 @@ class Registry {
   /// Lifetime: the registry's
   virtual Result<Cache*> CacheOf(const OwnerOptions& options) = 0;
 
-  /// Brings the bytes in use down to `bytes`: first what is cached and not in use, then the least
-  /// recently used inference owners. Never a training run.
+  /// Brings the bytes in use down to `bytes`: first cached blocks that are not in use, then the
+  /// least recently used inference owners. Never a training run.
   virtual EvictReport EvictToBudget(uint64_t bytes) = 0;
   /// Moves the budget. Down: makes room as EvictToBudget does until no more than that is charged,
   /// so training runs and requests stay. No slot of a live owner moves; caches give the memory
@@ -174,7 +174,7 @@ class Registry {
   ///
   /// Errors:  kTooLarge above hot_bytes_max; kNoSpace it holds no block of some owner's, or the
   ///          system refuses memory; kBusy training runs and requests hold more. The budget is then
-  ///          as before; what was evicted to get there is not brought back
+  ///          as before; blocks that were evicted meanwhile stay evicted
   /// Threads: any; calls take turns
   virtual Result<void> Resize(uint64_t bytes) = 0;
 

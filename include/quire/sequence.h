@@ -50,10 +50,10 @@ class Lease {
   bool empty() const { return slots_.empty(); }
   uint32_t block_count() const { return static_cast<uint32_t>(slots_.size()); }
 
-  /// Drops the pins once `fence` is done (null: now). Does not wait: what is pinned stays so until
-  /// a call on the cache finds the fence done. Destroying the cache waits for it.
+  /// Drops the pins once `fence` is done (null: now). Does not wait: the slots stay pinned until a
+  /// call on the cache finds the fence done. Destroying the cache waits for it.
   ///
-  /// Errors: none; without memory to remember the fence it is waited for
+  /// Errors: none; without memory to remember the fence, the call waits for it
   void Release(std::shared_ptr<Fence> fence = nullptr);
 
  private:
@@ -93,7 +93,7 @@ class BlockListView {
         lease_(std::move(lease)) {}
 
   const StreamLayout& layout() const { return layout_; }
-  /// Of the sequence, the first that is shown: a multiple of block_tokens.
+  /// The first token of the sequence that the view shows: a multiple of block_tokens.
   uint64_t first_token() const { return first_token_; }
   /// Tokens readable from there on; the last block may be partial.
   uint64_t tokens() const { return tokens_; }
@@ -109,10 +109,10 @@ class BlockListView {
   /// Block i as [heads, tokens in this block, dim]. One that the window has passed is a bug.
   TensorView block(uint32_t i) const;
 
-  /// The same without the pin, to come back to later.
+  /// The same without the pin, to be pinned again later.
   UnleasedView Unleased() const;
 
-  /// Ends the view: it shows nothing any more, and its pins go as those of a lease.
+  /// Ends the view: it shows nothing any more, and its pins are released as those of a lease.
   void Release(std::shared_ptr<Fence> fence = nullptr);
 
  private:
@@ -123,8 +123,9 @@ class BlockListView {
   Lease lease_;
 };
 
-/// What a view showed, not pinned: its blocks may be evicted, moved, erased or written anew, and
-/// then it fails. It gives no pointers, only views that hold a lease, so it cannot dangle.
+/// The blocks that a view showed, without a pin: they may be evicted, moved, erased or written
+/// anew, and then Pin fails. It gives no pointers, only views that hold a lease, so it cannot
+/// dangle. then it fails. It gives no pointers, only views that hold a lease, so it cannot dangle.
 ///
 /// Threads:  any
 /// Lifetime: the cache must outlive it
@@ -149,7 +150,7 @@ class UnleasedView {
   std::vector<const std::byte*> slots_;
   cache::Holds* holds_ = nullptr;
   std::vector<SlotId> held_;           // by the view, once
-  std::vector<uint32_t> generations_;  // of each; another one: its bytes are not these any more
+  std::vector<uint32_t> generations_;  // of each slot; another one: the bytes have changed
 };
 
 /// Rows of one stream, as an engine has them: element (token, head, dim) at
@@ -183,11 +184,11 @@ struct LayerStreams {
 /// Where a layer's blocks can be read by kernels. kNoSlot: the layer's window has passed that
 /// block, or it has no bytes in that form; no query looks there.
 ///
-/// Lifetime: the lists live as long as a copy of this; what their slots hold is not pinned
+/// Lifetime: the lists live as long as a copy of this; the bytes in their slots are not pinned
 struct LayerBlocks : LayerStreams {
   BlockTables tables{};                 // of this one sequence, row 0; BatchTables joins several
   uint64_t tokens = 0;                  // written in this layer, committed or not
-  std::shared_ptr<const void> lists{};  // what `tables` shows
+  std::shared_ptr<const void> lists{};  // owns the arrays of `tables`
 
   uint64_t block_count() const { return tables.sealed.BlockCount(0); }
   /// First byte of a block's slot; null: it has none.
@@ -195,7 +196,7 @@ struct LayerBlocks : LayerStreams {
   const std::byte* open(uint64_t block) const { return tables.open.BlockAt(0, block); }
 };
 
-/// What was read back of a context, since its sequence was opened.
+/// Counters of the blocks that a context read back, since its sequence was opened.
 struct StreamedStats {
   uint64_t bytes_read = 0;
   uint64_t pieces = 0;
@@ -203,17 +204,18 @@ struct StreamedStats {
   uint64_t wait_us = 0;  // for these, by the store's clock
 };
 
-/// The front of a sequence's context that only the store below has (SequenceOptions::
-/// resident_tokens). Layers with full attention attend to it piece by piece: AttendStreamed does.
-/// Reads go ahead of use, into a few slots that the sequence holds: the next pieces while one is
-/// attended to, the next layer's first ones while the products before its attention are computed.
+/// The first blocks of a sequence's context, which only the store has
+/// (SequenceOptions::resident_tokens). Layers with full attention attend to them piece by piece:
+/// AttendStreamed does. Reads go ahead of use, into a few slots that the sequence holds: the next
+/// pieces while one is attended to, the next layer's first ones while the products before its
+/// attention are computed.
 ///
 /// Threads:  one at a time, the writer's
 /// Lifetime: its sequence's
 class StreamedContext {
  public:
   /// Some splits of one layer, and where their blocks lie: in row 0, those before them without
-  /// slots. Its streams lie elsewhere in these slots than in others: as `key` and `value` say.
+  /// slots. In these slots the streams lie where `key` and `value` say.
   struct Piece {
     SplitRange splits{};
     BlockTables tables{};
@@ -223,7 +225,7 @@ class StreamedContext {
 
   virtual ~StreamedContext() = default;
 
-  /// How many tokens: those of whole splits. 0 as long as all of it is in memory.
+  /// The number of tokens: whole splits. 0 as long as the whole context is in memory.
   virtual uint64_t tokens() const = 0;
   /// Most rows of a step that it has lane states for (SequenceOptions::step_tokens).
   virtual uint32_t rows_max() const = 0;
@@ -236,16 +238,16 @@ class StreamedContext {
   ///         kNotFound it was erased; kIo the disk failed; kDeadline; kCancelled
   /// Effects: on error the sequence stays as it is. Opened anew, it begins before that block
   virtual Result<Piece> Read(uint32_t layer, uint64_t i, const std::atomic<bool>* cancel) = 0;
-  /// Whether Read of that piece would not wait, or not after `wait_us`: for a caller that has
-  /// something else to do. It is being read from then on; what Read gave before is there no more.
+  /// Waits at most `wait_us`; whether Read of that piece would then return at once: for a caller
+  /// that has other work. The piece is being read from then on; the piece of the last Read is gone.
   virtual bool IsReady(uint32_t layer, uint64_t i, uint64_t wait_us) = 0;
-  /// From now on a commit does not wait until the store has what is to leave memory: the caller
-  /// asks MayStep before each step.
+  /// From now on a commit does not wait until the store has written the blocks that leave memory:
+  /// the caller calls MayStep before each step. asks MayStep before each step.
   virtual void Defer() = 0;
-  /// Whether the next step finds the room that the last one has left, at once or after `wait_us`;
-  /// also where the store does not take what it should: then a step says so. Moves the store on.
+  /// Whether the next step finds room, at once or after `wait_us`. Also true if the store does not
+  /// accept the blocks: then the step returns the error. Ticks the store.
   virtual bool MayStep(uint64_t wait_us) = 0;
-  /// Lane states of all lanes, where the cache's memory is; they are the caller's until the next
+  /// Lane states of all lanes, in the cache's memory; the caller may use them until the next call.
   /// call.
   ///
   /// Errors: kNoSpace more rows or query heads than were paid for when the sequence was opened
@@ -267,9 +269,9 @@ Result<void> AttendStreamed(AttentionBackend& attention, uint32_t layer,
                             std::span<StreamedContext* const> streamed, Executor& executor,
                             const std::atomic<bool>* cancel = nullptr);
 
-/// What AttendStreamed does before its call of Attend for what memory has: attends to what the
-/// store has of one layer, and leaves in `tasks` those of that call. Of layers with one arena these
-/// are the same, in every field.
+/// The first half of AttendStreamed: attends to the streamed tokens of one layer, and leaves in
+/// `tasks` the tasks of the call of Attend for the tokens in memory. Layers with one arena get the
+/// same tasks, in every field.
 ///
 /// Shape, errors, threads: as AttendStreamed
 /// Effects: tasks of sequences that stream are whole before, and partial ones after
@@ -278,7 +280,7 @@ Result<void> AttendFronts(AttentionBackend& attention, uint32_t layer, const Att
                           std::span<StreamedContext* const> streamed, Executor& executor,
                           const std::atomic<bool>* cancel = nullptr);
 
-/// How long an attempt at something goes on that can be put aside.
+/// How long an interruptible call may run.
 struct Patience {
   uint64_t wait_us = ~uint64_t{0};   // most that it waits for one piece; all ones: until it comes
   const Clock* clock = nullptr;      // of `until_us`; null: no limit
@@ -289,15 +291,14 @@ struct Patience {
 
 /// AttendFronts that can be put aside between two pieces.
 ///
-/// Lifetime: what it is made with must outlive it
+/// Lifetime: the constructor's arguments must outlive it
 class FrontPass {
  public:
   FrontPass(uint32_t layer, const AttentionShape& shape, std::span<AttentionTask> tasks,
             std::span<StreamedContext* const> streamed)
       : layer_(layer), shape_(shape), tasks_(tasks), streamed_(streamed) {}
 
-  /// True: it is done. False: it is to be gone on with.
-  /// Errors, threads: as AttendFronts
+  /// True: it is done. False: call it again. Errors, threads: as AttendFronts
   Result<bool> GoOn(AttentionBackend& attention, Executor& executor, const Patience& patience,
                     const std::atomic<bool>* cancel = nullptr);
 
@@ -313,11 +314,11 @@ class FrontPass {
   AttentionTask piecewise_{};  // the task, piece by piece
 };
 
-/// How much a caller wants some tokens kept.
+/// The priority of some tokens for eviction.
 struct Retention {
   uint64_t begin_token = 0;
   uint64_t end_token = UINT64_MAX;  // after the last; may lie beyond what is written yet
-  uint8_t priority = 50;            // 0 to 100; what is wanted least goes first
+  uint8_t priority = 50;            // 0 to 100; the lowest goes first
   uint64_t ttl_us = 0;              // from now on, then the priority is 50 again; 0: for good
 };
 
@@ -354,7 +355,8 @@ class Sequence {
   /// Errors: kNoSpace with needed and available blocks; kInvalidArgument past tokens_max
   virtual Result<void> Reserve(uint64_t tokens) = 0;
 
-  /// Writes the next rows of one layer and moves that layer's cursor; seals what became whole.
+  /// Writes the next rows of one layer and moves that layer's cursor; seals blocks that became
+  /// whole.
   ///
   /// Shape:   key [tokens, heads, dim], value likewise
   /// Errors:  kInvalidArgument bad layer, stream or stride; kNoSpace as Reserve. Nothing changes
@@ -363,8 +365,8 @@ class Sequence {
   virtual Result<void> Append(uint32_t layer, const LayerRows& rows) = 0;
 
   /// Makes the next tokens.size() tokens visible; every layer must have been appended that far.
-  /// Publishes the blocks this completes, lets go of those that windows have passed. What cannot be
-  /// published for want of room or memory, a later commit publishes.
+  /// Publishes the blocks that this completes, and releases those outside windows. Blocks that
+  /// cannot be published for lack of room or memory are published by a later commit.
   /// Errors: kInvalidArgument names the layer that is behind: nothing changes then; kIo names the
   ///         device that failed: the tokens are committed, their blocks are not published
   virtual Result<void> Commit(std::span<const TokenId> tokens) = 0;
@@ -383,10 +385,10 @@ class Sequence {
   virtual Result<std::unique_ptr<Sequence>> Fork() = 0;
 
   /// A second sequence that has only some whole blocks of this one, and its last partial block: it
-  /// is private, what it holds is an approximation, and nothing it does is ever published. Tokens
-  /// keep the places they were written for: the next one stands at length() + dropped_tokens() of
-  /// the text, and at length() in the list of blocks. It shares private blocks and copies published
-  /// ones, so that what is left out can go when this sequence does.
+  /// is private, its values are an approximation, and it publishes nothing. Tokens keep their
+  /// positions: the next one stands at length() + dropped_tokens() of the text, and at length() in
+  /// the list of blocks. It shares private blocks and copies published ones, so that the other
+  /// blocks can be evicted when this sequence ends.
   ///
   /// Shape:  kept_blocks ascending, each before the last partial block
   /// Errors: kInvalidArgument another block, or uncommitted rows, or blocks at the end whose open
@@ -396,16 +398,16 @@ class Sequence {
   /// Tokens before length() that Select left out.
   virtual uint64_t dropped_tokens() const = 0;
 
-  /// Gives the blocks that hold tokens of a range a priority, those published and those that
-  /// will be, until Reset. A block that several callers asked something for has the highest of the
-  /// priorities that have not expired, and the latest of their ends. Forks do not inherit it.
+  /// Gives the blocks that hold tokens of a range a priority, those published and those that will
+  /// be, until Reset. A block with priorities of several callers has the highest of those that have
+  /// not expired, and the latest of their ends. Forks do not inherit it.
   ///
   /// Errors: kInvalidArgument an empty range or a priority above 100; kUnsupported the cache's
   ///         policy does not go by priorities (Cache::Pin works with all). Nothing changes then
   /// Source: TensorRT-LLM, KvCacheRetentionConfig
   virtual Result<void> Retain(const Retention& retention) = 0;
 
-  /// Back to zero tokens; every byte it alone held is free again.
+  /// Back to zero tokens; slots that only it held are free again.
   virtual void Reset() = 0;
 
   /// Copies tokens [begin, end) of one stream, widened to f32, in token order. Pins their blocks
@@ -417,7 +419,7 @@ class Sequence {
   virtual Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                               std::span<float> out) const = 0;
 
-  /// What GatherPadded copies of this sequence.
+  /// This sequence's row of GatherPadded.
   ///
   /// Errors: kInvalidArgument no such layer or stream, more tokens than tokens_max, or the row has
   ///         more values than 64 bits count
@@ -433,8 +435,8 @@ class Sequence {
 
   /// Where the streams of a layer lie, without its blocks. Cost: O(1)
   virtual LayerStreams Streams(uint32_t layer) const = 0;
-  /// What a kernel needs for one layer: read it until the writer's next call that is not an Append
-  /// to another layer; not pinned beyond what the sequence itself holds.
+  /// The arguments of a kernel for one layer. Valid until the writer's next call that is not an
+  /// Append to another layer; only the sequence itself holds the slots.
   ///
   /// Threads: as Append: of different layers on different threads at once
   /// Cost:    O(blocks)

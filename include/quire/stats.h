@@ -1,4 +1,4 @@
-// What a cache can say about itself.
+// Statistics of a cache.
 #ifndef QUIRE_STATS_H_
 #define QUIRE_STATS_H_
 
@@ -80,12 +80,12 @@ enum class MissReason : uint8_t {
   kDamaged = 3,       // the next block failed a re-check
   kNotAsked = 4,      // the request said reuse = false
   kWindowPassed = 5,  // known, but the bytes that windowed layers need here are gone
-  kEvicted = 6,       // it was here, and went because others needed the room
+  kEvicted = 6,       // it was here, and was evicted because others needed the room
   // Here under other weights, adapter, version or position encoding; in a store also under another
   // profile or geometry.
   kOtherProfile = 7,
   kExpired = 8,  // it was here, and was not used for the tenant's ttl
-  kQuota = 9,    // it was here, and went because the tenant's own quota was full
+  kQuota = 9,    // it was here, and was evicted because the tenant's own quota was full
   kNoTwin = 10,  // here, but not the open forms that residual_tokens would read where it ends
   // 11 was kSpilled.
   kNotLoaded = 12,   // the store has it, and it was not loaded
@@ -104,10 +104,10 @@ struct MissRun {
   bool operator==(const MissRun&) const = default;
 };
 
-/// What a cache of another size would have hit, if it went by recency.
+/// Hits that an LRU cache of another size would have had.
 struct LruEstimate {
-  double size = 0;      // of what the tenant may hold: its quota, or the budget
-  uint64_t blocks = 0;  // that is
+  double size = 0;      // as a share of the tenant's quota, or of the budget
+  uint64_t blocks = 0;  // the size in blocks
   double hit_ratio = 0;
 };
 
@@ -136,9 +136,9 @@ struct TenantStats {
   uint64_t store_space_bytes = 0;  // on the disk, in whole segments: what its limits there count
   uint64_t store_quota_bytes = 0;  // 0: as much as the store
   uint64_t store_floor_bytes = 0;
-  // Of the blocks that prompts of this account asked for, since it was made or last erased, from a
-  // sample of them chosen by key; others' requests do not show in it. A member of a domain has no
-  // account: look at the domain's.
+  // Estimates for the blocks that prompts of this account looked up, since it was made or last
+  // erased, from a sample chosen by key; requests of other accounts have no influence. A member of
+  // a domain has no account: look at the domain's.
   uint64_t reuse_lookup_blocks = 0;
   std::array<LruEstimate, 4> lru_estimates{{{.size = 0.5}, {.size = 1}, {.size = 2}, {.size = 4}}};
 };
@@ -148,14 +148,15 @@ struct CacheEntry {
   // The start of its key: it stands for the block's tokens, all before them and their identity.
   uint64_t key = 0;
   uint64_t parent_key = 0;  // of the block before it; 0: it is the first of its path
-  TenantId account{};       // who pays for it: a tenant, or the domain it was published to
+  TenantId account{};       // the account that pays for it: a tenant, or the domain it was
+                            // published to
   uint64_t first_token = 0;
   uint32_t holders = 0;    // sequences, plans and views that hold it now
   bool pinned = false;     // Pin keeps it
   bool in_memory = false;  // all its bytes are; else windows have passed some or all of them
   bool in_store = false;   // the store below has a durable copy
   uint64_t age_s = 0;      // since it was published here, or loaded
-  uint64_t idle_s = 0;     // since the last holder of it and of what continues it let go; 0: held
+  uint64_t idle_s = 0;     // since the last holder of it and of its descendants ended; 0: held
 
   bool operator==(const CacheEntry&) const = default;
 };

@@ -1,7 +1,7 @@
 // A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found
-// again after a restart. What is in a block is the caller's affair, and so is whatever decides its
-// bytes: that belongs into the key or the namespace (engine and version, weights, dtype, block
-// size, parallel layout). One process owns a directory; others use it through that one's socket
+// again after a restart. The caller decides what a block contains; everything that decides its
+// bytes belongs into the key or the namespace (engine and version, weights, dtype, block size,
+// parallel layout). One process owns a directory; others use it through that one's socket
 // (`quire store serve`).
 #ifndef QUIRE_STORE_H_
 #define QUIRE_STORE_H_
@@ -45,7 +45,8 @@ enum class BlockOutcome : uint8_t {
                   // it is there
   kPresent = 1,   // Put: it was there, or is being written, and stays as it is
   kAbsent = 2,    // Get, Exists, Remove: it is not there
-  kDamaged = 3,   // Get: what lay there was not it, and is forgotten. A miss as kAbsent is
+  kDamaged = 3,   // Get: the bytes were not those of the block, which is forgotten. A miss, as
+                  // kAbsent is
   kTooSmall = 4,  // Get: it is longer than `out`
   kTooLarge = 5,  // longer than block_bytes_max; a key or a namespace that no socket takes
   kNoSpace = 6,   // Put: the disk is full, or the quota below what the store recycles at once
@@ -131,9 +132,9 @@ struct NamespaceUsage {
 
 /// A store: a directory, owned by one process at a time, or a connection to its owner.
 ///
-/// Put, Get, Exists, Remove, Erase and Flush hand in a batch and return its number at once;
-/// nothing fails, all is said by the results. A batch ends once: for the caller that waits for it with Wait,
-/// else in Drain. Batches that are under way at the same time take effect in any order.
+/// Put, Get, Exists, Remove, Erase and Flush hand in a batch and return its number at once; failures
+/// are in the results. A batch ends once: in the call of Wait for it, else in Drain. Batches that are
+/// under way at the same time take effect in any order.
 ///
 /// Names:    namespaces do not see each other's keys. Each is written to files of its own, so there
 ///           should be fewer of them than a quarter of bytes_cap / (2 * block_bytes_max)
@@ -178,7 +179,7 @@ class BlockStore {
 
   /// Waits for the end of one batch and takes it.
   ///
-  /// Errors: kDeadline not in time, it goes on; kNotFound no such batch, or somebody took it
+  /// Errors: kDeadline not in time, it goes on; kNotFound no such batch, or it was taken
   Result<BlockBatch> Wait(uint64_t batch, uint64_t timeout_us = ~uint64_t{0});
   /// Takes the batches that ended and that no call waits for, in the order in which they ended.
   std::vector<BlockBatch> Drain();

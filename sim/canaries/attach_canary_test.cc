@@ -1,6 +1,6 @@
-// A load that is attached though what it brings was erased meanwhile. The simulators' machines meet
-// this too rarely: it takes a load from the end, of whose end a part has come before the erasure by
-// another member of the domain, and whose front is computed after it.
+// A load that is attached though its tokens were erased meanwhile. The simulators rarely reach this
+// case: a load from the end has brought some blocks, another member of the domain is erased, and
+// then the beginning of the prompt is computed.
 #include <gtest/gtest.h>
 
 #include "base/canary.h"
@@ -13,7 +13,7 @@ class AttachCanary : public testing::Test {
  protected:
   void TearDown() override { planted_canary = Canary::kNone; }
 
-  /// How much of what was erased is in use again.
+  /// How many erased blocks are in use again.
   uint64_t LoadedAfterAnErasure() {
     constexpr uint64_t kBlocks = 12;
     const std::vector<TokenId> prompt = SomeTokens(kBlocks * kBlock + 5, 1);

@@ -59,7 +59,7 @@ std::optional<Finding> SearchApart(const Planted& planted) {
   if (::pipe(pipe_ends.data()) != 0) return Finding();
   const pid_t child = ::fork();
   if (child == 0) {
-    // What it says while it stops is not this test's to say.
+    // The message of the stopped program is not part of this test's output.
     if (planted.found_as == nullptr) std::fclose(stderr);
     const Finding finding = Search(planted);
     const auto written = ::write(pipe_ends[1], &finding, sizeof(finding));
@@ -93,7 +93,7 @@ TEST_P(Canaries, IsFound) {
 }
 
 constexpr uint64_t kCacheSteps = 300;
-constexpr uint64_t kLongSteps = 1000;  // of what takes several things at once
+constexpr uint64_t kLongSteps = 1000;  // for bugs that need several events at once
 constexpr uint64_t kOnDevice = 11;     // seeds whose caches are on a device, with a warm tier
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,5 +1,5 @@
-// A process that writes records to a real store until it is killed, and one that checks what is
-// left. tests/e2e/test_store.py runs both.
+// A process that writes records to a real store until it is killed, and one that checks the records
+// that are left. tests/e2e/test_store.py runs both.
 //   store_tool write DIR FIRST COUNT LAYER_BYTES CAP   prints "ok N" for each durable record
 //   store_tool check DIR LAYER_BYTES CAP               numbers on stdin; prints one JSON object
 #include <fmt/format.h>

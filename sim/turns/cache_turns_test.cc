@@ -1,7 +1,7 @@
-// One cache, a store below it and several threads that do whatever its header
-// allows, in the orders of many seeds. Nobody reads wrong values, nothing is
-// written while others use it, nothing is left held or lost, and nobody waits
-// for ever. QUIRE_TURNS_SEEDS=A..B runs others than the few of CI.
+// One cache, a store below it and several threads that make all calls that its header allows, in
+// the orders of many seeds. Every value that is read is right, no slot is written while another
+// thread uses it, nothing is left held or lost, and no thread waits for ever.
+// QUIRE_TURNS_SEEDS=A..B runs others than the few of CI.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -31,14 +31,14 @@ using cache::SomeTokens;
 
 constexpr uint64_t kPathBlocks = 6;
 
-/// Whoever has the same account here finds the same blocks.
+/// Parties with the same account here find the same blocks.
 struct Party {
   TenantId tenant{};
   uint64_t account = 0;
-  bool shares = false;  // what the others of the account wrote outlives its erasure
+  bool shares = false;  // blocks that others of the account wrote outlive its erasure
 };
 
-/// Of the cache and of its users' shares in it, drawn by the seed.
+/// The cache and its users, drawn by the seed.
 class World {
  public:
   explicit World(uint64_t seed)
@@ -94,7 +94,7 @@ class World {
     kCount
   };
 
-  /// What a thread does, and has.
+  /// A thread's own state.
   struct User {
     Prng prng;
     std::unique_ptr<Sequence> sequence{};
@@ -106,8 +106,7 @@ class World {
     std::vector<std::byte> shown{};  // by it, on the host
   };
 
-  /// What is cached lies behind what nobody holds, so that blocks move when the
-  /// cache shrinks.
+  /// Caches blocks behind slots without holders, so that blocks move when the cache shrinks.
   void FillTheEnd() {
     const auto run = [&](std::span<const TokenId> tokens, bool publish) {
       auto plan = Must(on_.cache->Acquire({.identity = &on_.identity, .tokens = tokens}));
@@ -158,8 +157,8 @@ class World {
         .tenant = party.tenant, .identity = &on_.identity, .tokens = std::span(path).first(count)};
   }
 
-  /// Of an account after so many erasures: what reached another one's reader,
-  /// or a reader after an erasure, shows.
+  /// The model of an account after so many erasures: values that reach a reader of another account,
+  /// or a reader after an erasure, show as wrong.
   const cache::FakeModel& Model(uint64_t account, uint64_t erasures) {
     const uint64_t weights = 1 + account + 3 * erasures;
     return models_.try_emplace(weights, on_.geometry, weights).first->second;
@@ -174,12 +173,12 @@ class World {
     ++of.ended;
   }
 
-  // Refusals are fine; what comes is right.
+  // A refusal is fine; every value is right.
   void Begin(User& user) {
     const Party party = SomeParty(user);
     const AcquireRequest request = Request(user, party);
     const Erasures& erasures = erasures_[party.account];
-    // What is asked for while it is erased may be of before or of after.
+    // A lookup during an erasure may find blocks from before or from after it.
     if (erasures.begun != erasures.ended) return;
     const uint64_t begun = erasures.begun;
     auto acquired = on_.cache->Acquire(request);
@@ -245,7 +244,7 @@ class World {
   }
   void Resize(User& user) {
     uint64_t slots = 3 + user.prng.NextBelow(2 * slots_ - 3);
-    if (user.prng.NextChance(2)) {  // blocks that nobody holds move where others went
+    if (user.prng.NextChance(2)) {  // blocks without leases move into free slots
       slots = std::max<uint64_t>(3, on_.cache->stats().sealed.slots_used + user.prng.NextBelow(3));
     }
     static_cast<void>(on_.cache->Resize(slots * on_.slot_bytes));  // or it is busy

@@ -1,6 +1,6 @@
-// One engine, the thread that turns it and its callers: requests and sessions that are submitted,
-// read, cancelled and ended, while others take blocks of the cache away. Whatever the order, an
-// answer is that of the request alone, and nobody waits for ever.
+// One engine, the thread that ticks it and its callers: requests and sessions are submitted, read,
+// cancelled and ended, while others evict blocks of the cache. In every order an answer equals that
+// of the request alone, and no thread waits for ever.
 #include "serve/engine.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using serve::Response;
 
 constexpr uint64_t kRequests = 8;
 
-/// What all runs share: a small model, some requests and what they say alone.
+/// What all runs share: a small model, some requests and their answers alone.
 class Answers {
  public:
   Answers() {
@@ -84,7 +84,7 @@ Answers& Shared() {
 class Serving {
  public:
   explicit Serving(uint64_t seed) : seed_(seed), prng_(seed) {
-    Shared();  // before there are turns
+    Shared();  // before threads take turns
     cache_ = Shared().MakeCache(6 + prng_.NextBelow(20), clock_, &ops_);
     serve::EngineOptions options;
     options.chunk_tokens_min = 8;
@@ -107,7 +107,7 @@ class Serving {
       turns.Add([this, seed = prng_.Next64()] {
         Prng prng(seed);
         for (uint64_t left = 2 + prng.NextBelow(5); left > 0; --left) Act(prng);
-        if (--callers_ == 0) engine_->CancelAll();  // wakes who turns it
+        if (--callers_ == 0) engine_->CancelAll();  // wakes the thread that ticks the engine
       });
     }
     turns.Run();
@@ -123,7 +123,7 @@ class Serving {
   void Drive() {
     while (callers_ > 0) {
       const serve::TickReport report = engine_->Tick();
-      // That Tick may have taken in what the last caller asked for to wake this thread.
+      // That Tick may have taken the command by which the last caller wakes this thread.
       if (!report.worked && callers_ > 0) engine_->AwaitChange(report.wait_us);
     }
     engine_->CancelAll();
@@ -163,7 +163,7 @@ class Serving {
     }
     return std::nullopt;
   }
-  // Its first turn says what the request says alone; a fork goes on for itself.
+  // Its first turn gives the answer of the request alone; a fork continues by itself.
   void Talk(Prng& prng) {
     const auto session = engine_->OpenSession({});
     if (!session) return;

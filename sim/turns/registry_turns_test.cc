@@ -1,6 +1,6 @@
 // One registry: owners of inference and training that several threads write, read and end, an
-// engine's requests beside them, and a budget that moves. Whatever the order, values are right, no
-// training run goes, and what all of them take stays within the budget.
+// engine's requests beside them, and a budget that moves. In every order values are right, no
+// training run is evicted, and all of them together stay within the budget.
 #include "registry/registry.h"
 
 #include <gtest/gtest.h>
@@ -118,7 +118,7 @@ class Owners {
     const Stream& stream = geometry_.groups[0].streams[0];
     std::vector<float> out(length * stream.dim);
     if (!owner->Gather(1, stream.role, 0, length, out))
-      return;  // its writer cleared it, or it went
+      return;  // its writer cleared it, or it was evicted
     EXPECT_EQ(out, model_.Rows(std::span(script).first(length), 0, 1, stream)) << "owner " << id;
     ++read_;
   }

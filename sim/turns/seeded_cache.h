@@ -1,5 +1,4 @@
-// What the runs in turns share: a cache as a seed wants it, with what lies
-// below it.
+// What the simulators of threads share: a cache drawn by a seed, with the tiers below it.
 #ifndef QUIRE_SIM_TURNS_SEEDED_CACHE_H_
 #define QUIRE_SIM_TURNS_SEEDED_CACHE_H_
 
@@ -32,7 +31,7 @@
 
 namespace quire::sim {
 
-/// Time passes when somebody looks.
+/// Time passes with each reading.
 class BusyClock final : public Clock {
  public:
   uint64_t NowMicros() const override { return now_us_ += 10; }
@@ -43,9 +42,9 @@ class BusyClock final : public Clock {
 
 inline constexpr uint32_t kBlock = 16;  // tokens of a block of a SeededCache
 
-/// On the host's memory, or on a device that is late; of f16 or of codes of 8
-/// bits; with a warm tier, a disk, both or nothing below, which nobody turns
-/// but its users. Two layers with one KV head, the second with a window or not.
+/// On the host's memory, or on a device that is late; of f16 or of codes of 8 bits; above a warm
+/// tier, a disk, both or nothing, which only its users tick. Two layers with one KV head, the
+/// second with a window or not.
 struct SeededCache {
   SeededCache(uint64_t seed, Prng& prng, uint64_t slots)
       : geometry(prng.NextChance(3) ? Windowed() : Geometry::Uniform(2, 1, 4)),
@@ -90,7 +89,7 @@ struct SeededCache {
 
   BlockOps& ops() { return *cache->options().ops; }
 
-  /// When all have ended.
+  /// When all threads have ended.
   void ExpectNothingLeft() {
     EXPECT_EQ(cache->Verify().damaged, 0u);
     cache->CheckDirectory();
@@ -101,7 +100,7 @@ struct SeededCache {
     EXPECT_EQ(cache->stats().hot_bytes_used, 0u);
   }
 
-  /// A small store may have nothing to make room with.
+  /// False: a small store may have nothing to recycle.
   bool Flush() {
     if (store == nullptr) return true;
     const auto flushed = store->Flush();

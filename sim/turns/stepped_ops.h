@@ -1,5 +1,5 @@
-// The host's operations on blocks, in turns: another thread may go on before each of them, and in
-// the middle of it.
+// The host's operations on blocks under the schedule: another thread may run before each of them,
+// and in the middle of it.
 #ifndef QUIRE_SIM_TURNS_STEPPED_OPS_H_
 #define QUIRE_SIM_TURNS_STEPPED_OPS_H_
 
@@ -74,7 +74,7 @@ class SteppedOps final : public BlockOps {
     uint32_t of_rows = 0;  // written, or encoded, of one layer
     uint32_t writers = 0;
   };
-  /// One of them.
+  /// One operation.
   class Use {
    public:
     Use(uint32_t& count, const Uses& all) : count_(count) {

@@ -1,5 +1,5 @@
-// Contexts that memory does not hold, of several threads on one cache: each writes its own to the
-// store and reads it back, while others evict, verify, trim and turn the transfers.
+// Contexts larger than memory, of several threads on one cache: each writes its own to the store
+// and reads it back, while others evict, verify, trim and tick the transfers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ class Streams {
 
   /// How many contexts were read.
   uint64_t Run() {
-    if (on_.files == nullptr) return 0;  // the disk has room for all of them
+    if (on_.files == nullptr) return 0;  // the disk has space for all of them
     Turns turns(seed_);
     for (uint64_t i = 2 + prng_.NextBelow(2); i > 0; --i) {
       turns.Add([this, seed = prng_.Next64()] { Stream(seed); });

@@ -27,7 +27,7 @@ namespace {
 /// Many times what the longest run takes.
 constexpr uint64_t kTurnsMax = 5'000'000;
 
-/// Said on stderr if the program is stopped. A buffer, because a signal's handler writes it.
+/// Printed on stderr if the program is stopped. A buffer, because a signal's handler writes it.
 std::array<char, 64> epitaph;
 
 void SayEpitaph(int signal) {
@@ -37,7 +37,7 @@ void SayEpitaph(int signal) {
   std::raise(signal);
 }
 
-/// Who may run. Only the one whose turn it is looks at it, so nothing in it needs a lock.
+/// Which threads may run. Only the running thread uses it, so nothing in it needs a lock.
 class Schedule {
  public:
   Schedule(uint64_t seed, size_t threads) : prng_(seed), members_(threads) {
@@ -49,22 +49,22 @@ class Schedule {
 
   uint64_t changes() const { return changes_; }
 
-  /// The first turn, from outside; and where each thread waits for its own.
+  /// Wakes the first thread, from outside.
   void Begin() { Wake(prng_.NextBelow(members_.size())); }
   void AwaitTurn(size_t self) { members_[self]->turn.acquire(); }
 
-  /// Perhaps another's turn.
+  /// May switch to another thread.
   void Offer(size_t self) {
     if (!prng_.NextChance(one_of_)) return;
     members_[prng_.NextBelow(members_.size())]->rank = prng_.Next64();
     Pass(self);
   }
-  /// It waits for what others do.
+  /// The thread waits for what others do.
   void PassToOthers(size_t self) {
     members_[self]->rank = 0;
     Pass(self);
   }
-  /// Another's turn, if anybody else can go on.
+  /// Switches to another thread, if one can run.
   void Pass(size_t self) {
     QUIRE_CHECK_MSG(++turns_ < kTurnsMax, "turns: they do not end");
     const std::optional<size_t> next = SomeReady();
@@ -74,7 +74,7 @@ class Schedule {
     Wake(*next);
     AwaitTurn(self);
   }
-  /// Until somebody gives `lock` back, or wakes who waits for it.
+  /// Waits until another thread releases `lock`, or wakes the waiters of it.
   void WaitFor(size_t self, const void* lock, LockRank rank) {
     members_[self]->wants = lock;
     members_[self]->wanted_rank = rank;
@@ -85,7 +85,7 @@ class Schedule {
       if (member->wants == lock) member->wants = nullptr;
     }
   }
-  /// One of those who wait for this may go on.
+  /// Lets one of the threads that wait for this run.
   void WakeOne(const void* condition) {
     std::vector<Member*> waiting;
     for (auto& member : members_) {
@@ -137,13 +137,13 @@ class Schedule {
   // still for long: then the one of the highest rank goes on, and ranks change now and then.
   // (Burckhardt et al., ASPLOS 2010)
   bool goes_by_rank_ = false;
-  uint64_t one_of_ = 1;  // of so many moments one is used
+  uint64_t one_of_ = 1;  // uses one of so many possible switches
   uint64_t turns_ = 0;
   uint64_t changes_ = 0;
 };
 
 Schedule* schedule = nullptr;             // while they run
-thread_local std::optional<size_t> self;  // none: this thread takes no turns
+thread_local std::optional<size_t> self;  // none: this thread is not in the schedule
 
 }  // namespace
 
@@ -161,7 +161,7 @@ uint64_t Turns::Run() {
         self = i;
         schedule->AwaitTurn(i);
         bodies_[i]();
-        self.reset();  // what ends with the thread takes no turns
+        self.reset();  // the end of a thread is not in the schedule
         schedule->End(i);
       });
     }
@@ -194,7 +194,7 @@ void GiveBackInTurn(const void* lock) {
 }  // namespace
 }  // namespace quire::sim
 
-// The mutexes of base/mutex.h, in turns.
+// The mutexes of base/mutex.h, under the schedule.
 namespace quire {
 
 using sim::GiveBackInTurn;
@@ -236,7 +236,7 @@ void SharedMutex::UnlockShared() {
   GiveBackInTurn(this);
 }
 
-// Nobody is woken without a reason here, so that a reason that is never given shows.
+// No thread is woken without a reason here, so a wake-up that is missing shows as a deadlock.
 void CondVar::Wait(Mutex& mutex) {
   QUIRE_CHECK_MSG(sim::self.has_value(), "turns: nobody would wake this thread");
   mutex.mutex_.unlock();
@@ -245,7 +245,7 @@ void CondVar::Wait(Mutex& mutex) {
   LockInTurn(&mutex, mutex.rank_, [&] { return mutex.mutex_.try_lock(); });
 }
 
-// It may always be over, but for who waits as long as it takes.
+// The time may be over at any moment, except for a wait without limit.
 void CondVar::WaitFor(Mutex& mutex, uint64_t timeout_us) {
   if (!sim::self) return;
   if (timeout_us == UINT64_MAX) return Wait(mutex);

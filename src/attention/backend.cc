@@ -23,7 +23,7 @@ namespace {
 /// Aligned floats that only ever grow; zeroed, so that padding has one value.
 class Buffer {
  public:
-  /// Throws std::bad_alloc, as whatever else allocates here; the buffer is empty then.
+  /// Throws std::bad_alloc, as other allocations here; the buffer is empty then.
   float* AtLeast(size_t floats) {
     if (floats > floats_) {
       floats_ = 0;
@@ -225,7 +225,8 @@ class CpuAttention final : public AttentionBackend {
                       queries_max);
     };
     CopyStates(item, states, of_subtree(item.first_lane));
-    // The last subtree to arrive merges: it sees what the others wrote before they counted.
+    // The last subtree to finish merges: it sees the states that the others wrote before they
+    // counted.
     std::atomic_ref<uint32_t> done(subtrees_done_[item.tile]);
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 != subtrees) return;
     for (uint32_t width = subtrees / 2; width > 0; width /= 2) {

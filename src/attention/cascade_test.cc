@@ -60,7 +60,7 @@ class Company {
     return FindCascades(shape_, Joined().tables().sealed, tasks);
   }
 
-  /// Whether all together get the bits that the judge gives each alone.
+  /// Whether all together get the bits that the judge gives each of them alone.
   void ExpectJudged(uint32_t threads) const {
     const auto one = MakeThreadPool(1);
     const auto executor = MakeThreadPool(threads);

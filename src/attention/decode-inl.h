@@ -1,9 +1,9 @@
 // Kernels that read K and V once, straight from their blocks: for single rows, where memory is the
-// limit. With few registers they leave prefetching to the hardware and read as it likes best: a few
-// long runs at once (the planes of all KV heads of neighbouring blocks), each run strictly forward.
-// On Zen 3 that reaches the speed of a plain stream for K and 85 to 90 % of it for V; one plane of
-// 4 KiB after the other reached 45 %, line-by-line software prefetch on top of it 55 %. Fetching so
-// much as the first line of the planes that come next costs 15 %.
+// limit. With few registers they leave prefetching to the hardware and read in its best order: a
+// few long runs at once (the planes of all KV heads of neighbouring blocks), each run strictly
+// forward. On Zen 3 that reaches the speed of a plain stream for K and 85 to 90 % of it for V; one
+// plane of 4 KiB after the other reached 45 %, line-by-line software prefetch on top of it 55 %.
+// Fetching so much as the first line of the planes that come next costs 15 %.
 #include "attention/tile-inl.h"
 #include "codec/formats/fp8-inl.h"
 #include "hwy/highway.h"
@@ -26,12 +26,12 @@ namespace quire::attention::HWY_NAMESPACE {
 
 /// Runs that are read at once.
 inline constexpr uint32_t kStreams = 4;
-/// Bytes of K that one run gives before it is the next one's turn.
+/// Bytes of K that are read from one run before the next run.
 inline constexpr size_t kTurnBytes = 1024;
-/// Channels of K between two checks for the end of a turn. The fewer instructions a byte takes, the
-/// further ahead of them a core finds the loads of the next run.
+/// Channels of K between two checks for a change of run. The fewer instructions a byte takes, the
+/// further ahead a core finds the loads of the next run.
 inline constexpr size_t kTurnRows = 8;
-/// Tokens of V that one run gives before it is the next one's turn: their weights stay in
+/// Tokens of V that are read from one run before the next run: their weights stay in registers.
 /// registers.
 inline constexpr uint32_t kTurnTokens = 2;
 /// Where 32 registers hold the sums of a whole plane, planes are computed in the order they lie in

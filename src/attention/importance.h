@@ -1,4 +1,4 @@
-// How much attention queries pay to each block: what says which blocks a sequence can do without.
+// How much attention queries pay to each block: decides which blocks a sequence can drop.
 #ifndef QUIRE_ATTENTION_IMPORTANCE_H_
 #define QUIRE_ATTENTION_IMPORTANCE_H_
 

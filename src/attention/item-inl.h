@@ -535,9 +535,9 @@ class ItemRun {
     return VisibleInSplit(shape_, first_position_ + query / group_, split);
   }
 
-  /// Softmax and weighted values of query vectors [q, q + rows). Between two ends of anyone's range
-  /// all tokens are seen by the same vectors: all of them take the register tile, some go one by
-  /// one.
+  /// Softmax and weighted values of query vectors [q, q + rows). Between two neighbouring ends of
+  /// any vector's range, all tokens are seen by the same vectors: if that is all vectors they take
+  /// the register tile, else they are computed one by one.
   void WeighTile(uint32_t q, uint32_t rows, const SplitView& view, const HeadScales* scales) const {
     VisibleTokens visible[kTileRows];
     uint32_t ends[4 * kTileRows];

@@ -262,7 +262,7 @@ class Judge final : public AttentionBackend {
   }
 
  private:
-  /// What query vector `vector` goes on from.
+  /// The states that query vector `vector` continues from.
   static std::array<State, kLanes> Taken(const AttentionTask& task, uint64_t vector, uint32_t dim) {
     std::array<State, kLanes> lanes;
     for (State& lane : lanes) lane.out.assign(dim, 0.0f);
@@ -292,7 +292,7 @@ class Judge final : public AttentionBackend {
     }
   }
 
-  /// Lanes that are not asked for are left out.
+  /// Lanes that are not in `to` are left out.
   static void Leave(const std::array<State, kLanes>& lanes, uint64_t vector, uint32_t dim,
                     const LaneStates& to) {
     uint64_t at = vector * LaneCount(to.lanes);

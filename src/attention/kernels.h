@@ -1,5 +1,6 @@
-// The seam between the backend (what to compute, in which order) and the kernels of one instruction
-// set (how). Everything here is plain data; kernels.cc compiles the bodies once per target.
+// The interface between the backend (what to compute, in which order) and the kernels of one
+// instruction set (how). Everything here is plain data; kernels.cc compiles the bodies once per
+// target.
 #ifndef QUIRE_ATTENTION_KERNELS_H_
 #define QUIRE_ATTENTION_KERNELS_H_
 
@@ -104,7 +105,7 @@ struct Scratch {
   int16_t* fixed_weights = nullptr;  // [queries, kSplitTokens]
   float* query_units = nullptr;      // [PaddedQueries]
   float* weight_units = nullptr;     // [queries, kSplitTokens / kGroupTokens]
-  // What makes up for the bias of codes (integer-inl.h).
+  // Compensates the bias of codes (integer-inl.h).
   int32_t* query_bias_terms = nullptr;   // [PaddedQueries]
   int32_t* weight_bias_terms = nullptr;  // [queries, kSplitTokens / kGroupTokens]
   int16_t* key_pairs = nullptr;    // [kColumnsPerSplit, KeyPairsStride] expanded, prefill only

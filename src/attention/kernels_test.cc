@@ -1,5 +1,5 @@
-// The promises of attention one by one: equal bits however the work is cut, accuracy, and no leak
-// of bytes that nobody wrote.
+// The promises of attention one by one: equal bits for every division of the work, accuracy, and no
+// influence of bytes that were never written.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -322,8 +322,8 @@ TEST_P(KernelsOfCodecTest, FiniteInputsGiveFiniteOutputs) {
   }
 }
 
-// The sequence fills whatever no token was written to with NaN; so must the scratch be harmless
-// that an earlier call with other shapes left behind.
+// The sequence fills whatever no token was written to with NaN; scratch that an earlier call with
+// other shapes left behind must have no effect either.
 TEST_F(KernelsTest, NothingLeaksFromEarlierCallsOrUnwrittenTokens) {
   const AttentionShape poison_shape = MakeShape({.group = 6, .key_dim = 128, .value_dim = 128});
   TestSequence poison(poison_shape, 300, false,

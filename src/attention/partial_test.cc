@@ -1,5 +1,5 @@
-// Attention in pieces: whatever ascending ranges of splits and disjoint sets of lanes a call is cut
-// into, the result has the bits of the whole.
+// Attention in pieces: a call may be divided into any ascending ranges of splits and any disjoint
+// sets of lanes, and the result has the bits of the whole.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -334,7 +334,7 @@ TEST_P(PartialTest, StatesAreThoseOfTheJudge) {
   }
 }
 
-// Whoever holds all lanes may hand some of them on.
+// A state of all lanes may be passed on for some lanes only.
 TEST_P(PartialTest, SomeLanesGoOnFromTheStatesOfMore) {
   const Rows pieces({.key_codec = GetParam(), .value_codec = GetParam()}, 5000, 1);
   for (const auto& backend : backends_) {

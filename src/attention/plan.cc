@@ -41,7 +41,7 @@ uint32_t RowsPerTile(const AttentionShape& shape) {
   return std::max(1u, kTileQueries / (shape.query_heads / shape.key.heads));
 }
 
-/// What there is to do for a task: all that it asks for, or what a cascade has left of that.
+/// The work of a task: all that it asks for, or the rest after its cascade.
 struct Work {
   SplitRange splits{};
   const LaneStates* from = nullptr;

@@ -27,8 +27,8 @@ struct Plan {
   uint64_t subtree_states =
       0;  // states that subtrees leave behind; those of one tile are neighbours
 
-  // What first items leave behind and the items of the same sequences go on from: a row for each
-  // task in a cascade. The caller that runs the plan lends the memory.
+  // The states that first items leave, from which the items of the same sequences continue: a row
+  // for each task in a cascade. The caller that runs the plan lends the memory.
   LaneStates cascade_states{.lanes = kAllLanes};
   uint32_t cascade_rows = 0;
 

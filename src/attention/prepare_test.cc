@@ -158,7 +158,8 @@ TEST(PrepareTest, AShapeOfAnotherContentIsRefused) {
       change([](AttentionShape& shape) { shape.window_tokens = 64; }),
       change([](AttentionShape& shape) { shape.scale *= 2; }),
       change([](AttentionShape& shape) { shape.open_blocks = 1; }),
-      // What a row reads open lies elsewhere than what it reads sealed: rows were cut as if not.
+      // Blocks that a row reads open lie elsewhere than sealed ones: rows were cut as if they did
+      // not.
       change([](AttentionShape& shape) {
         shape.open_key = shape.key;
         shape.open_key.offset_bytes += 64;

@@ -1,4 +1,4 @@
-// What a call of attention refuses, and how several sequences become the tables of one call.
+// Calls of attention that are refused, and how several sequences become the tables of one call.
 #include "attention/plan.h"
 
 #include <gtest/gtest.h>
@@ -139,7 +139,7 @@ TEST_F(TasksTest, NoSplitsNeedNoBlocksAndNoQueries) {
   task.from = States(kAllLanes);
   task.queries = nullptr;
   task.splits = {.begin = 3, .end = 9};  // the last one is number 2
-  // Whatever the tables say then.
+  // In every state of the tables.
   const BlockTables nothing{.sealed = {.sequences = 2}, .open = {.sequences = 2}};
   for (const auto& backend : AllTargets()) {
     EXPECT_TRUE(backend->Attend(shape_, nothing, {&task, 1}, *MakeThreadPool(1)).has_value());

@@ -1,4 +1,4 @@
-// What the kernels share: tags, unrolling, where the columns of a split lie.
+// Shared by the kernels: tags, unrolling, and where the columns of a split lie.
 #include "attention/kernels.h"
 #include "base/unroll.h"
 #include "codec/load-inl.h"

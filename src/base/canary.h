@@ -11,15 +11,15 @@ namespace quire {
 enum class Canary : uint8_t {
   kNone,
   // In the cold store.
-  kTrustCatalogue,  // what it says is not compared with the segments and their headers
+  kTrustCatalogue,  // its entries are not compared with the segments and their headers
   kForgetSync,      // records are durable without a sync
   kReuseEarly,      // a segment is written anew while it is read
   kIgnoreCap,       // segments are made without end
   kLoseEpoch,       // an erasure is confirmed before it is durable
   kSwapRecords,     // two records of a commit change places in the index
   kSkipVerify,      // payloads are handed out unchecked
-  kTellPresent,     // who put a record that another put of was under way hears "present" anyway
-  kKeepLeftovers,   // what an erased publisher left behind another one's bytes stays
+  kTellPresent,     // a put of a record that another put is writing ends as "present" all the same
+  kKeepLeftovers,   // the bytes of an erased publisher stay behind those of another one
   kGoodCopyFirst,   // the good copy of the epochs is written to while the other one is none
   // In the remote tier.
   kTrustSealed,     // what came is handed out whether it is authentic or not
@@ -29,23 +29,23 @@ enum class Canary : uint8_t {
   kAttachEarly,    // blocks are published before their bytes came
   kTrustFailed,    // a load that failed counts as one that came
   kForgetLate,     // a load that is cancelled ends while the store still writes to its slots
-  kMistakeBlock,   // what became of a write is noted of whatever has the block's id by then
+  kMistakeBlock,   // the result of a write is noted for whatever block has the id by then
   kReleaseTwice,   // a load lets go of its blocks twice
-  kLeakSlots,      // a load keeps the slots of what did not come
+  kLeakSlots,      // a load keeps the slots of blocks that did not come
   kTrustChildren,  // blocks are looked for after one that the store lacks
   kEraseAbove,     // an erasure reaches memory alone
-  kFlushEarly,     // a flush does not wait for what was not given to the store yet
-  kTrustArrived,   // what a device copied into its slots is not compared with anything
+  kFlushEarly,     // a flush does not wait for writes that were not given to the store yet
+  kTrustArrived,   // bytes that a device copied into its slots are not compared with anything
   kForgetLoan,     // the memory of a record is given to another one while it is lent
-  kAttachErased,   // a load is attached though what it brings was erased meanwhile
-  kKeepLoaded,     // what a load brought of that stays in the slots that it gives back
-  kTrustWarm,      // what only the warm tier has counts as durable
-  kKeepFree,       // slots that were given back before an erasure keep what was erased
+  kAttachErased,   // a load is attached though its tokens were erased meanwhile
+  kKeepLoaded,     // the slots that a load gives back keep the bytes it loaded
+  kTrustWarm,      // records that only the warm tier has count as durable
+  kKeepFree,       // slots that were given back before an erasure keep the erased bytes
   kCutEarly,       // the front of a streamed context leaves memory before it is durable
   // In the engine.
-  kForgetWaiters,  // who waits for a prefix is not woken when its owner has ended
+  kForgetWaiters,  // requests that wait for a prefix are not woken when its owner has ended
   kForgetSampler,  // a request that was preempted draws from the start again
-  kStopForReader,  // nobody goes on beside a request whose reader is slow, as long as it is
+  kStopForReader,  // no other request runs beside one whose reader is slow
   kAnswerEarly,    // a session's answer comes before its file is written
   kKeepText,       // the text of a session is not overwritten
 };

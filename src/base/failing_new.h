@@ -30,10 +30,10 @@ namespace quire {
 
 // Allocations of this thread until one fails, once; negative: none fails.
 inline thread_local int64_t allocations_left = -1;
-// Of this thread, less what it freed.
+// Allocations of this thread that were not freed.
 inline thread_local int64_t allocations_live = 0;
 
-/// What became of a call whose memory ran out.
+/// What a call did whose memory ran out.
 struct Attempt {
   bool failed = false;  // an allocation did
   bool threw = false;   // and the caller heard of it

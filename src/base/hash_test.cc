@@ -73,7 +73,7 @@ TEST(Crc32c, KnownAnswers) {
   EXPECT_EQ(Crc32c(ones), 0x62a8ab43u);
 }
 
-// The definition, one bit at a time.
+// CRC32C by its definition, one bit at a time.
 uint32_t SlowCrc32c(std::span<const std::byte> bytes) {
   uint32_t crc = 0xffffffff;
   for (const std::byte byte : bytes) {

@@ -91,7 +91,7 @@ void SharedMutex::UnlockShared() {
 
 namespace {
 
-// Lets `wait` have the std::mutex, which the caller holds and will hold again.
+// Lends the std::mutex to `wait`; the caller holds it before and afterwards.
 template <typename Wait>
 void WaitWith(std::mutex& mutex, LockRank rank, Wait wait) {
   lock_ranks::Forget(rank);

@@ -1,5 +1,5 @@
-// Mutexes that know their place: Clang checks what they guard (the clang presets; nothing under
-// g++), debug builds check the one order in which all locks are taken.
+// Mutexes with ranks: Clang checks what they guard (the clang presets; nothing under g++), debug
+// builds check the one order in which all locks are taken.
 #ifndef QUIRE_BASE_MUTEX_H_
 #define QUIRE_BASE_MUTEX_H_
 
@@ -43,7 +43,7 @@ enum class LockRank : uint16_t {
   kOwnerLayer = 4,      // registry::OwnerCache: one writer of a layer
   kCachePin = 5,        // cache::Pinning: one Pin at a time
   kCacheResize = 6,     // cache::Resizing: one Resize at a time
-  kWorker = 7,          // cache: what has turns below it, one turn at a time
+  kWorker = 7,          // cache: an object below the cache that works in turns, one turn at a time
   kSequences = 8,       // cache::Sequences: which sequences there are
   kReading = 9,         // cache::LockedState: one block is read without a hold
   kSequence = 10,       // cache::SequenceImpl
@@ -62,9 +62,9 @@ namespace lock_ranks {
 
 /// Stops if a lock of this rank may not be waited for now.
 void CheckOrder(LockRank rank);
-/// The thread holds one, of the highest rank so far.
+/// Notes that the thread holds a lock of this rank, which is the highest so far.
 void Remember(LockRank rank);
-/// It does no longer. Stops if it never did.
+/// Notes that it no longer holds one. Stops if it never did.
 void Forget(LockRank rank);
 
 }  // namespace lock_ranks

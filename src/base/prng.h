@@ -18,13 +18,13 @@ namespace quire {
 /// Source:  Blackman and Vigna, prng.di.unimi.it (public domain reference code)
 class Prng {
  public:
-  /// Where it is in its sequence, for a generator that goes on in another process.
+  /// The position in the sequence, for a generator that continues in another process.
   using State = std::array<uint64_t, 4>;
 
   explicit constexpr Prng(uint64_t seed) {
     for (uint64_t& word : state_) word = SplitMix64(seed);
   }
-  /// Goes on where another one was; not all words are 0.
+  /// Continues from the state of another generator; not all words are 0.
   explicit constexpr Prng(const State& state) : state_(state) {}
   constexpr const State& state() const { return state_; }
 

@@ -23,7 +23,7 @@ inline std::function<void(std::string_view name)>& SyncPointHandle() {
 }
 
 inline void ReachSyncPoint(const char* name) {
-  // Pairs with the store of the handler's making.
+  // Pairs with the store in the constructor of the handler.
   if (is_handling_sync_point || !sync_point_handled.load(std::memory_order_acquire)) return;
   is_handling_sync_point = true;
   SyncPointHandle()(name);
@@ -46,8 +46,8 @@ inline void AtSyncPoint(const char* name) {
   }
 }
 
-/// While it lives, `handle` runs at every point, on the thread that gets there, before that goes
-/// on. What `handle` itself does reaches no points. For tests: one at a time.
+/// While it lives, `handle` runs at every point, on the thread that reaches the point, before that
+/// thread continues. Points that `handle` itself reaches are ignored. For tests: one at a time.
 ///
 /// Threads:  made and destroyed while no other thread is at a point; `handle` may run on several
 ///           threads at once

@@ -43,7 +43,7 @@ class WipingAllocator {
 template <typename T>
 using WipedVector = std::vector<T, WipingAllocator<T>>;
 
-// What is on the heap when it is freed, for a test that asks: see failing_new.h, which calls it.
+// For a test: sees memory before it is freed (failing_new.h calls it).
 
 /// Called with every allocation that is about to be freed; while it is set, new memory is zero.
 inline std::atomic<void (*)(const void* memory)> look_at_freed_memory = nullptr;

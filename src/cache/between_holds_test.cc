@@ -1,5 +1,5 @@
-// What happens while the cache has let go of its lock in the middle of a call: every second look at
-// what the first one saw.
+// What other threads do while a call has released the cache's lock: the call must check again what
+// it saw before.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -81,8 +81,8 @@ TEST(BetweenHolds, WhatAnotherPublishedMeanwhileIsJoined) {
   EXPECT_EQ(cache.cache->Verify().blocks, 3u);
 }
 
-// Each time that it has found a path, the last block of that goes. After eight times it is as if
-// nothing had been there.
+// Each time the lookup has found a path, its last block is evicted. After eight attempts the lookup
+// answers as if the prompt were not cached.
 TEST(BetweenHolds, ALookupIsNotForEver) {
   TestCache cache(20);
   const auto prompt = SomeTokens(12 * kBlock + 1, 1);
@@ -100,7 +100,7 @@ TEST(BetweenHolds, ALookupIsNotForEver) {
   EXPECT_EQ(cache.Resident(prompt), 4u * kBlock);
 }
 
-// Between the look and the hold a shrink moves what was found.
+// Between the lookup and the lease a shrink moves the blocks.
 TEST(BetweenHolds, APathThatMovesMeanwhileIsReadWhereItIs) {
   TestCache cache(20);
   cache.Run(SomeTokens(8 * kBlock, 1)).reset();
@@ -121,7 +121,7 @@ TEST(BetweenHolds, APathThatMovesMeanwhileIsReadWhereItIs) {
   EXPECT_EQ(cache.model.Differs(*sequence, std::span(prompt).first(5 * kBlock)), "");
 }
 
-// A domain whose quota was free at the first look and is taken at the second.
+// A domain whose quota had room at the first check and has none at the second.
 TEST(BetweenHolds, RoomOfAnAccountThatWentMeanwhileIsNotOverdrawn) {
   TestCache cache(20);
   const uint64_t quota_bytes = 2 * cache.charge_bytes;
@@ -151,13 +151,13 @@ class Shrinking : public testing::Test {
  protected:
   static constexpr uint64_t kFew = 4;
 
-  /// With what goes on while its blocks are about to move.
+  /// Shrinks the cache, and runs `then` while its blocks are about to move.
   void ShrinkWhile(std::function<void()> then,
                    const std::string& at = "resize: before a block moves") {
     const Meanwhile moving(at, std::move(then));
     Must(cache_.cache->Resize(cache_.BytesFor(kFew)));
   }
-  /// Caches the prompt behind `low`, which ends then.
+  /// Caches the prompt behind `low`, and then ends `low`.
   void CacheBehind(std::unique_ptr<Sequence> low) {
     const auto prompt = OpenAlone(cache_, prompt_);
     Must(cache_.model.Feed(*prompt, prompt_));
@@ -193,7 +193,7 @@ TEST_F(Shrinking, ABlockThatASequenceJoinsStaysWhereItIs) {
   EXPECT_EQ(cache_.cache->Verify().damaged, 0u);
 }
 
-// It is found, and the arena's end is where it was until nobody holds the block any more.
+// The block is found, and the arena's end stays where it was until the plan releases the block.
 TEST_F(Shrinking, ABlockThatAPlanHoldsStaysWhereItIs) {
   for (const std::string at : {"resize: before a block moves", "resize: a block was copied"}) {
     SCOPED_TRACE(at);
@@ -207,12 +207,12 @@ TEST_F(Shrinking, ABlockThatAPlanHoldsStaysWhereItIs) {
     ASSERT_EQ(hit->length(), 2u * kBlock);
     EXPECT_EQ(cache_.model.Differs(*hit, prompt_), "");
     EXPECT_EQ(cache_.cache->stats().sealed.slots_max, kFew);
-    // Growing needs the arena's end, which the blocks are still beyond.
+    // Growing needs the blocks beyond the arena's end to be moved first.
     const auto grown = cache_.cache->Resize(cache_.BytesFor(8));
     ASSERT_FALSE(grown.has_value());
     EXPECT_EQ(grown.error().code, ErrorCode::kBusy);
     hit.reset();
-    cache_.cache->Trim();  // moves what the shrink could not
+    cache_.cache->Trim();  // moves the blocks that the shrink could not move
     Must(cache_.cache->Resize(cache_.BytesFor(8)));
     EXPECT_EQ(cache_.Resident(longer), 2u * kBlock);
     EXPECT_EQ(cache_.cache->Verify().damaged, 0u);
@@ -228,8 +228,9 @@ TEST_F(Shrinking, WhatGoesWhileItIsCopiedIsFreeAfterwards) {
   EXPECT_EQ(cache_.slots_used(), kFew) << "neither a slot nor its copy is lost";
 }
 
-// Nobody gets the slot that a block is copied to before the copy has ended, though it is in vain.
-TEST_F(Shrinking, ACopyInVainWritesOverNobody) {
+// The slot that a block is copied to is not handed out before the copy has ended, also when the
+// copy is dropped.
+TEST_F(Shrinking, ADroppedCopyOverwritesNoSlotInUse) {
   CacheBehind(Low(5));
   const auto others = SomeTokens(2 * kBlock, 5);
   std::optional<Plan> plan;
@@ -289,7 +290,7 @@ TEST(BetweenHolds, NoCopyStaysOfWhatIsErasedWhileItIsCopied) {
   EXPECT_EQ(core->stats().sealed.slots_used, 0u);
 }
 
-// Slots whose memory goes while they are about to be zeroed are left alone.
+// Slots whose memory is given back while they are about to be zeroed are left alone.
 TEST_F(Shrinking, MemoryThatGoesMeanwhileIsNotZeroed) {
   CacheBehind(Low(5));
   cache_.cache->Evict(10);
@@ -298,7 +299,7 @@ TEST_F(Shrinking, MemoryThatGoesMeanwhileIsNotZeroed) {
   EXPECT_EQ(Must(cache_.cache->Erase(kDefaultTenant)).slots_zeroed, kFew);
 }
 
-// What its tenant wrote since belongs to what the next erasure zeroes.
+// Bytes that the tenant writes after the zeroing belong to the next erasure.
 TEST_F(Shrinking, WhatIsWrittenAfterItWasZeroedIsErasedNextTime) {
   Low(2).reset();
   {
@@ -308,7 +309,8 @@ TEST_F(Shrinking, WhatIsWrittenAfterItWasZeroedIsErasedNextTime) {
   EXPECT_EQ(Must(cache_.cache->Erase(kDefaultTenant)).slots_zeroed, 2u);
 }
 
-// Its slots are free when it has been read, and zeroed by then if its tenant is erased.
+// The slots of a block that is evicted while it is verified are free after the read, and zeroed if
+// the tenant was erased.
 TEST(BetweenHolds, WhatGoesWhileItIsVerifiedIsFreeAfterwards) {
   for (const bool erase : {false, true}) {
     TestCache cache(4);
@@ -336,7 +338,7 @@ TEST(BetweenHolds, WhatGoesWhileItIsVerifiedIsFreeAfterwards) {
   }
 }
 
-// A request gets the room of what it evicted, though that is being read just then: it waits.
+// A request waits for the slots that it evicted while they are being read.
 TEST(BetweenHolds, ARequestWaitsForASlotThatIsVerified) {
   TestCache cache(2);
   cache.Run(SomeTokens(2 * kBlock, 1)).reset();
@@ -380,7 +382,7 @@ struct TwinCache : TestCache {
   uint64_t twins() const { return cache->stats().twin_slots; }
 };
 
-// Nobody holds them any more, but they are not free before they are zeroed.
+// The slots have no holder any more, but they are not free before they are zeroed.
 TEST(BetweenHolds, SlotsThatAreZeroedAreNotPinnedAgain) {
   TestCache cache(20);
   const TenantId tenant = Must(cache.cache->AddTenant({.name = "a"}));
@@ -433,15 +435,15 @@ TEST(BetweenHolds, TwinsThatWereNotHashedAreNotKept) {
     Must(cache.model.Feed(*sequence, longer));
   }
   EXPECT_EQ(cache.cache->Verify().damaged, 0u) << "kept without a checksum";
-  // The sequence's end is another chance.
+  // The end of the sequence tries again.
   sequence.reset();
   EXPECT_EQ(cache.Resident(longer), 5u * kBlock);
   EXPECT_EQ(cache.cache->Verify().damaged, 0u);
 }
 
-// The blocks stay, for another member of the domain published them; the open forms are the erased
-// one's.
-TEST(BetweenHolds, TwinsOfOneWhoWasErasedMeanwhileAreNotKept) {
+// The blocks stay, because another member of the domain published them; the open forms belong to
+// the erased member.
+TEST(BetweenHolds, TwinsOfAMemberThatWasErasedMeanwhileAreNotKept) {
   TwinCache cache;
   Must(cache.cache->AddTenant({.name = "house", .shared = true}));
   const TenantId stays = Must(cache.cache->AddTenant({.name = "a", .domain = "house"}));
@@ -454,7 +456,7 @@ TEST(BetweenHolds, TwinsOfOneWhoWasErasedMeanwhileAreNotKept) {
   };
   const auto first = open(stays);
   Must(cache.model.Feed(*first, prompt));
-  // It goes on until it reads none of its prompt open, so that the twins may go.
+  // The sequence goes on until it reads none of its prompt open, so that the twins may be evicted.
   Must(cache.model.Feed(*first, Join(prompt, SomeTokens(3 * kBlock, 2))));
   cache.cache->Evict(100);
   ASSERT_EQ(cache.twins(), 0u);

@@ -1,5 +1,5 @@
-// What happens between two pieces of a verb that goes over a long path: all of it or nothing, and
-// nothing of what stands in the place of what went.
+// What other threads do between two pieces of a verb on a long path: the verb does all of it or
+// nothing, and does nothing to blocks that took the place of evicted ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class BetweenPieces : public testing::Test {
   uint64_t pinned_bytes(TenantId tenant = kDefaultTenant) const {
     return Must(cache_.cache->tenant_stats(tenant)).pinned_bytes;
   }
-  /// Blocks of another prompt that nobody holds, in whatever places are free.
+  /// Caches blocks of another prompt without leases, in any free slots.
   void CacheOthers(uint64_t blocks = kPathBlocks) {
     cache_.Run(SomeTokens(blocks * kBlock, 2)).reset();
   }
@@ -42,7 +42,7 @@ class BetweenPieces : public testing::Test {
     EXPECT_EQ(cache_.Resident(Join(SomeTokens(blocks * kBlock, 2), SomeTokens(1, 3))),
               blocks * kBlock);
   }
-  /// Nobody holds or pins anything, and nothing is lost.
+  /// Everything can be evicted: nothing is held or pinned, and nothing is lost.
   void ExpectAllCanGo() {
     EXPECT_EQ(stats().pinned_blocks, 0u);
     static_cast<const Core&>(*cache_.cache).CheckDirectory();
@@ -50,7 +50,7 @@ class BetweenPieces : public testing::Test {
     EXPECT_EQ(stats().published_blocks, 0u);
     EXPECT_EQ(stats().hot_bytes_used, 0u);
   }
-  /// Damages one block of the path, which nobody holds.
+  /// Damages one block of the path, which has no lease.
   void Damage(uint64_t block) {
     const auto hit = cache_.Open(longer_);
     ASSERT_GT(hit->length(), block * kBlock);
@@ -183,7 +183,7 @@ TEST_F(BetweenPieces, APinIsUndoneIfItsPathIsFoundDamaged) {
   ExpectAllCanGo();
 }
 
-// What others pinned of the path stays pinned, and is paid for once.
+// Pins of other calls on the path stay, and are paid for once.
 TEST_F(BetweenPieces, APinThatIsUndoneInTheMiddleOfAPieceLeavesOthersPins) {
   cache_.Run(path_).reset();
   const auto stem = std::span(path_).first(20 * kBlock);
@@ -217,7 +217,8 @@ TEST_F(BetweenPieces, AnUnpinLooksAgainForItsPin) {
   ExpectAllCanGo();
 }
 
-// What is let go of goes at once, what is not yet stays; and a new pin of the same path stands.
+// Blocks that were unpinned are evicted at once, the others stay; and a new pin of the same path is
+// kept.
 TEST_F(BetweenPieces, APathThatIsUnpinnedIsEvictedOrPinnedAgain) {
   for (const bool again : {false, true}) {
     cache_.Run(path_).reset();
@@ -246,8 +247,8 @@ TEST_F(BetweenPieces, APathThatIsUnpinnedIsEvictedOrPinnedAgain) {
   ExpectAllCanGo();
 }
 
-// Until all of it is marked nothing after the damage is found, and what would be published after it
-// then is not.
+// While the descendants of a damaged block are being marked, none of them is found, and nothing is
+// published after it.
 TEST_F(BetweenPieces, NothingAfterADamagedBlockIsFoundOrPublishedWhileItIsMarked) {
   for (const bool publish : {false, true}) {
     cache_.Run(path_).reset();
@@ -277,7 +278,7 @@ TEST_F(BetweenPieces, NothingAfterADamagedBlockIsFoundOrPublishedWhileItIsMarked
   ExpectAllCanGo();
 }
 
-// The block that is to be marked next goes, and others take its place and its id.
+// The block to be marked next is evicted, and another block takes its slot and its id.
 TEST_F(BetweenPieces, WhatIsTakenOutOfUseMayGoMeanwhile) {
   constexpr uint64_t kFew = 150;
   const TenantId tenant = Must(cache_.cache->AddTenant({.name = "a"}));
@@ -361,7 +362,7 @@ TEST_F(BetweenPieces, AShrinkIsRefusedIfItsBlocksAreUsedMeanwhile) {
   ExpectAllCanGo();
 }
 
-// A request that takes its room from the shrink's: it is looked at again how much has to go.
+// A request takes room that the shrink has freed: the shrink checks again how much must be evicted.
 TEST_F(BetweenPieces, AShrinkGoesOnIfOthersTakeSomeOfItsRoom) {
   cache_.Run(path_).reset();
   CacheOthers();
@@ -377,7 +378,7 @@ TEST_F(BetweenPieces, AShrinkGoesOnIfOthersTakeSomeOfItsRoom) {
   ExpectAllCanGo();
 }
 
-// Room beyond the new end that somebody took meanwhile is given back when it is free.
+// A slot beyond the new end that a request took meanwhile is given back when it is free.
 TEST_F(BetweenPieces, AShrinkLeavesWhatIsTakenBeyondItsEndMeanwhile) {
   cache_.Run(path_).reset();
   std::unique_ptr<Sequence> taken;
@@ -412,12 +413,13 @@ TEST_F(BetweenPieces, TheSearchUnderOtherRootsStandsWhatGoesMeanwhile) {
   ExpectAllCanGo();
 }
 
-// In a domain the others must not hear of it as soon as its erasure has begun.
+// The other members of a domain must not learn of a member's blocks as soon as its erasure has
+// begun.
 TEST_F(BetweenPieces, NothingOfWhatIsErasedIsFoundUnderOtherRoots) {
   Must(cache_.cache->AddTenant({.name = "house", .shared = true}));
   const TenantId stays = Must(cache_.cache->AddTenant({.name = "a", .domain = "house"}));
   const TenantId goes = Must(cache_.cache->AddTenant({.name = "b", .domain = "house"}));
-  Run(SomeTokens(kPathBlocks * kBlock, 2), stays);  // looked at before what goes
+  Run(SomeTokens(kPathBlocks * kBlock, 2), stays);  // searched before the blocks that are erased
   Run(path_, goes);
   cache_.identity.adapter_version = 2;
   EXPECT_EQ(Must(cache_.cache->Acquire(Request(longer_, stays))).reason(),

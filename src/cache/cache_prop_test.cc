@@ -21,7 +21,7 @@ Geometry WideGeometry() { return Geometry::Uniform(/*layers=*/2, /*kv_heads=*/2,
 using Path = std::vector<TokenId>;
 
 // The cache said naively: slots are shared pointers, the index is a map from whole prefixes, a
-// block is leased if anyone else has its slot or the slot of a block after it.
+// block is leased if anything else has its slot or the slot of a block after it.
 class NaiveCache {
  public:
   struct Slot {
@@ -142,8 +142,8 @@ class NaiveCache {
     while (live > slots_max_) EvictOne();
   }
 
-  /// Slots that neither go nor move: all but those of published blocks that nobody else has, though
-  /// it may be leased by what continues it.
+  /// Slots that neither leave nor move: all but those of published blocks that nothing else has,
+  /// although a descendant may lease them.
   uint64_t pinned() const {
     return live - static_cast<uint64_t>(std::ranges::count_if(
                       index_, [](const auto& item) { return item.second.slot.use_count() == 1; }));
@@ -167,8 +167,8 @@ class NaiveCache {
     Settle();
   }
 
-  /// Brings the list of evictable blocks up to date after holders came or went: what is newly free
-  /// of leases joins at the end, deepest first. One call releases one path.
+  /// Updates the list of evictable blocks after holders came or went: blocks that lost their last
+  /// lease join at the end, deepest first. One call releases one path.
   void Settle() {
     std::vector<Path> newly;
     for (const auto& [path, block] : index_) {
@@ -204,7 +204,7 @@ class NaiveCache {
   SlotRef NewSlot() { return std::make_shared<Slot>(live); }
 
   bool IsLeased(const Path& path) const {
-    // Prefixes sort before what continues them, with nothing foreign in between.
+    // Prefixes sort before the paths that continue them, without other paths between.
     for (auto it = index_.lower_bound(path); it != index_.end(); ++it) {
       if (it->first.size() < path.size() ||
           !std::equal(path.begin(), path.end(), it->first.begin())) {
@@ -260,7 +260,7 @@ class CacheLockStep {
   }
 
   void Finish() {
-    // In random order: whoever goes last frees a path.
+    // In random order: the last holder frees a path.
     while (!open_.empty()) Close();
     while (!views_.empty()) ReleaseView();
     Check();
@@ -431,8 +431,8 @@ class CacheLockStep {
     EXPECT_EQ(real_.cache->Evict(blocks), naive_.Evict(blocks));
   }
 
-  // Whether a slot from `slots` on is private. Of leased blocks one cannot tell from outside: some
-  // are leased by what continues them alone, and their slots can move.
+  // Whether a slot from `slots` on is private. Leased blocks do not tell: some are leased by their
+  // descendants alone, and their slots can move.
   bool PrivateBeyond(uint64_t slots) const {
     const std::string map = real_.cache->BlockMap();  // one row: "0  .psS\n"
     return map.find('p', map.rfind(' ') + 1 + slots) != std::string::npos;
@@ -491,7 +491,7 @@ class CacheLockStep {
     const Path path(one->naive.written.begin(), one->naive.written.begin() + (block + 1) * kBlock);
     if (naive_.quarantined(path)) return;
     for (Held& held : views_) {
-      // What it shows is damaged too: no longer compared.
+      // The bytes it shows are damaged too and are no longer compared.
       if (std::ranges::find(held.naive, one->naive.slots[block]) != held.naive.end()) {
         held.bytes.clear();
       }

@@ -91,7 +91,8 @@ void AppendLayersAtOnce(const Geometry& geometry, const NumericProfile& profile)
     Must(sequence->Commit(std::span(tokens).subspan(kBlock)));
     std::vector<float> out(kTokens * 2 * 16);
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      const uint64_t begin = kTokens - 4 * kBlock;  // what every window still has
+      const uint64_t begin = kTokens - 4 * kBlock;  // every window still has the tokens from here
+                                                    // on
       const std::span<float> last = std::span(out).first((kTokens - begin) * 32);
       Must(sequence->Gather(layer, StreamRole::kKey, begin, kTokens, last));
       for (uint64_t t = begin; t < kTokens; ++t) {
@@ -172,7 +173,7 @@ TEST(Concurrency, PaddedGatherBesideAWriter) {
   EXPECT_EQ(failed, 0u);
 }
 
-// Forks share lists with what they were forked from, and all of them go on at once.
+// Forks share lists with their parents, and all of them go on at once.
 TEST(Concurrency, ForksGoOnOnThreadsOfTheirOwn) {
   TestCache cache(400);
   const auto trunk = SomeTokens(70 * kBlock + 5, 1);

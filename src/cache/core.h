@@ -28,7 +28,7 @@
 
 namespace quire::cache {
 
-/// The public cache: each call is one verb's.
+/// The public cache: each call runs one verb.
 ///
 /// Threads: any
 class Core final : public Cache {

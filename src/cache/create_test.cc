@@ -44,7 +44,7 @@ TEST(Create, NamesTheFieldThatIsWrong) {
   refused("tokens_max", [](CacheOptions& o) { o.tokens_max = 0; });
   refused("policy \"mru\" is none of lru, priority, token_limit, quire",
           [](CacheOptions& o) { o.policy = "mru"; });
-  // One that replays alone have.
+  // A policy for replays only.
   refused("policy \"arc\" is none of lru", [](CacheOptions& o) { o.policy = "arc"; });
   refused("0 layers", [](CacheOptions& o) { o.geometry.groups.clear(); });
   refused("layers has 1", [](CacheOptions& o) { o.geometry.groups[0].layers = {0, 1, 1}; });
@@ -85,7 +85,7 @@ TEST(Create, ABudgetOfLessThanOneBlockIsNoSpace) {
   ExpectRefused(options, ErrorCode::kNoSpace, "sealed");
 }
 
-// Ids of slots are 32 bits wide, and the largest is "none": what they cannot name stays unused.
+// Ids of slots are 32 bits wide, and the largest is "none": slots beyond that stay unused.
 TEST(Create, ABudgetHasNoMoreSlotsThanIdsCanName) {
   const CacheOptions options = GoodOptions();
   const auto classes = Must(SlotClasses::Create(options));

@@ -1,4 +1,4 @@
-// Values at the edges, and what a call leaves behind when something before it went wrong.
+// Values at the limits, and the state that a call leaves after an earlier failure.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,8 +58,8 @@ TEST(Edges, EraseZeroesEveryFreeSlotThatItsTenantWrote) {
   EXPECT_EQ(Must(core->Erase(tenant)).slots_zeroed, 0u);
 }
 
-// The keys of after an erasure are others than those of before: what is still held of an erased
-// prompt does not stand in the way of the same prompt.
+// Keys after an erasure differ from those before it: slots that are still held of an erased prompt
+// do not prevent publishing the same prompt.
 TEST(Edges, AnErasedPromptIsPublishedAgainBesideWhatIsStillHeldOfIt) {
   TestCache cache(20);
   Must(cache.cache->AddTenant({.name = "house", .shared = true}));
@@ -105,7 +105,7 @@ TEST(Edges, AFloorMayTakeAllThatOthersLeave) {
   Must(add("none", 0));
 }
 
-TEST(Edges, WhatACacheCommittedInVainGoesBack) {
+TEST(Edges, WhatAFailedResizeCommittedGoesBack) {
   const auto host = MakeHostMemory(/*huge_pages=*/false);
   uint64_t failures = 0;
   for (uint64_t failing = 0;; ++failing) {
@@ -140,7 +140,7 @@ TEST(Edges, PublishesAgainOnceItIsBackBeforeTheDamage) {
   EXPECT_EQ(cache.cache->Verify().damaged, 0u);
 }
 
-// Back at its start, a sequence keeps blocks again that its window had passed.
+// Back at its start, a sequence keeps blocks again that its window had left behind.
 TEST(Edges, AWindowThatGoesBackLooksBackAgain) {
   for (const bool publish : {true, false}) {
     TestCache cache(40, WindowOnly(2 * kBlock));
@@ -155,8 +155,8 @@ TEST(Edges, AWindowThatGoesBackLooksBackAgain) {
 }
 
 // A domain without room keeps a sequence from publishing, so its window passes the last block that
-// it published. Its open slots outlive that, but do not keep it: the id becomes another's, and what
-// the sequence asks for its blocks must not reach that.
+// it published. The open slots of that block stay, but do not keep the block in the index: its id
+// may name another block, which the sequence's calls must not reach.
 TEST(Edges, AnOpenSlotDoesNotNameABlockThatItsWindowPassed) {
   for (const uint8_t priority : {0, 100}) {
     TestCache cache(200, WindowOnly(kBlock), ResidualProfile(10 * kBlock), 0,
@@ -193,7 +193,7 @@ TEST(Edges, AnOpenSlotDoesNotNameABlockThatItsWindowPassed) {
                       {.tenant = other, .identity = &cache.identity, .tokens = longer}))
                  .resident_tokens() > 0;
     };
-    // Of the other tenant's, which all have the same priority, the oldest goes first.
+    // The other tenant's blocks all have the same priority, so its oldest goes first.
     uint64_t left = 3;
     while (Must(cache.cache->tenant_stats(other)).published_blocks == left) cache.cache->Evict(1);
     --left;

@@ -94,7 +94,7 @@ TEST(FailureSweep, EveryBudgetFromOneSlotUp) {
     bool all_fit = true;
     for (size_t step = 0; step < steps.size(); ++step) {
       SCOPED_TRACE("step " + std::to_string(step));
-      // A refused Open has used its prompt's blocks: what it finds is asked for before.
+      // A refused Open has used its prompt's blocks: Acquire looks up the hit before.
       const std::string before = world.Everything();
       auto done = steps[step](world);
       if (!done) {

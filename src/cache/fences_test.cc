@@ -1,4 +1,4 @@
-// What is released after a fence stays held until it is done, and nobody waits for it.
+// Slots that are released after a fence stay held until it is done, and no call waits for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 std::shared_ptr<HandFence> MakeFence() { return std::make_shared<HandFence>(); }
 
-TEST(Fences, WhatIsReleasedWaitsForItsFenceAndNobodyElseDoes) {
+TEST(Fences, ReleasedSlotsWaitForTheirFenceAndNoCallDoes) {
   TestCache cache(8);
   auto sequence = cache.Run(SomeTokens(3 * kBlock, 1), {.publish = false});
   BlockListView view = Must(sequence->View(0, StreamRole::kKey));
@@ -31,10 +31,10 @@ TEST(Fences, WhatIsReleasedWaitsForItsFenceAndNobodyElseDoes) {
   EXPECT_EQ(cache.slots_used(), 3u) << "a device may still read them";
   fence->Complete();
   EXPECT_EQ(cache.slots_used(), 3u) << "nobody has looked";
-  cache.cache->Evict(1);  // any call looks
+  cache.cache->Evict(1);  // every call looks through the list of fences
   EXPECT_EQ(cache.slots_used(), 0u);
   EXPECT_FALSE(fence->waited());
-  view.Release(fence);  // nothing is left of it
+  view.Release(fence);  // the view is empty afterwards
   EXPECT_EQ(fence.use_count(), 1) << "the cache keeps no fence that is done";
 }
 
@@ -68,8 +68,8 @@ TEST(Fences, EachReleasesItsOwnInAnyOrder) {
   EXPECT_EQ(cache.slots_used(), 0u);
 }
 
-// A device that reads blocks is a holder like others: room that it has is refused, not waited for,
-// and there at once when it is done.
+// A device that reads blocks is a holder like others: a request for their slots is refused, does
+// not wait, and succeeds when the device is done.
 TEST(Fences, RoomThatADeviceStillReadsIsRefusedUntilItIsDone) {
   TestCache cache(4);
   const auto prompt = SomeTokens(4 * kBlock, 1);

@@ -104,7 +104,7 @@ Digest GeometryFingerprint(const Geometry& geometry) {
   return hasher.Finish();
 }
 
-// The block's key is keyed by the domain's secret, so this one is as hard to guess.
+// The block's key is keyed by the domain's secret, so this key is as hard to guess.
 Digest TwinKey(const Digest& block_key) {
   Hasher hasher;
   AddText(hasher, "quire twin");

@@ -154,7 +154,8 @@ TEST(Contiguous, GrowsInPlaceOrFails) {
     auto sequence = cache.Run(std::span(tokens).first(2 * kBlock), {.contiguous = true});
     Must(cache.model.Feed(*sequence, std::span(tokens).first(5 * kBlock)));
     EXPECT_TRUE(Must(sequence->View(0, StreamRole::kKey)).array().has_value());
-    // Another run behind it: growing has nowhere to go, nothing changes, and it stays usable.
+    // Another run follows: growing has no free slots behind it, nothing changes, and it stays
+    // usable.
     std::vector<std::unique_ptr<Sequence>> neighbours;
     while (true) {
       auto neighbour = cache.TryOpen(SomeTokens(1, 5), {.contiguous = true});
@@ -189,7 +190,7 @@ TEST(Contiguous, RollsBackAndStaysOneArray) {
     EXPECT_EQ(cache.model.Differs(*sequence, other), "");
     EXPECT_TRUE(Must(sequence->View(0, StreamRole::kKey)).array().has_value());
   }
-  // What a view shows cannot be overwritten, and a copy would lie elsewhere.
+  // A view shows the block, so it cannot be overwritten, and a copy would lie elsewhere.
   const auto sequence = cache.Run(tokens, {.contiguous = true});
   const BlockListView view = Must(sequence->View(0, StreamRole::kKey));
   const auto rolled = sequence->Rollback(kBlock + 3);

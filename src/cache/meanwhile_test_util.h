@@ -1,4 +1,4 @@
-// What tests let happen while a call has let go of its lock.
+// Runs code of a test while a call has released its lock.
 #ifndef QUIRE_CACHE_MEANWHILE_TEST_UTIL_H_
 #define QUIRE_CACHE_MEANWHILE_TEST_UTIL_H_
 
@@ -14,7 +14,7 @@
 
 namespace quire::cache {
 
-/// Runs `then` when `point` is reached for the nth time while it lives, which has to happen.
+/// Runs `then` when `point` is reached for the nth time while it lives; the point must be reached.
 class Meanwhile {
  public:
   Meanwhile(std::string point, std::function<void()> then, int nth = 1)
@@ -22,7 +22,7 @@ class Meanwhile {
         then_(std::move(then)),
         left_(nth),
         handler_([this](std::string_view name) {
-          // Another thread's: whoever is at the point may hold locks that come later in the order.
+          // On another thread: the thread at the point may hold locks that come later in the order.
           if (name == point_ && left_ > 0 && --left_ == 0) std::thread(then_).join();
         }) {}
   ~Meanwhile() { EXPECT_EQ(left_, 0) << point_; }

@@ -114,7 +114,7 @@ TEST(Memory, RejectReservesAllAtOpenOrRefuses) {
   EXPECT_THAT(refused.error().message, HasSubstr("0 shared and 5 own"));
   EXPECT_THAT(refused.error().message, HasSubstr("4 free or evictable of 6"));
   EXPECT_EQ(cache.cache->stats().refused_total, 1u);
-  // But for the lookup that Acquire counted.
+  // The only difference is the lookup that Acquire counted.
   EXPECT_EQ(cache.cache->BlockMap(), before.substr(before.find('\n') + 1));
 }
 
@@ -132,7 +132,7 @@ TEST(Memory, HaltReservesThePromptAndRefusesOnlyWhatDoesNotFit) {
   ASSERT_FALSE(full.has_value());
   EXPECT_EQ(full.error().code, ErrorCode::kNoSpace);
   EXPECT_EQ(cache.Snapshot(), before);
-  // It stays usable: it reads, rolls back and goes on differently.
+  // The sequence stays usable: it reads, rolls back and continues differently.
   EXPECT_EQ(cache.model.Differs(*sequence, std::span(history).first(3 * kBlock)), "");
   Must(sequence->Rollback(2 * kBlock));
   const auto detour = Join(prompt, SomeTokens(5, 3));
@@ -255,7 +255,7 @@ TEST(Memory, AForkThatTheBudgetCannotPayForIsRefused) {
   EXPECT_EQ(cache.model.Differs(*sequence, tokens), "");
 }
 
-TEST(Memory, SharedEntriesArePaidForByWhoSharesThem) {
+TEST(Memory, SharedEntriesArePaidForByTheSequencesThatShareThem) {
   TestCache cache(300);
   const auto prompt = SomeTokens(200 * kBlock + 1, 1);
   cache.Run(prompt).reset();

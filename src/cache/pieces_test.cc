@@ -1,5 +1,5 @@
-// However long a path is, one hold of the cache's lock touches few of its blocks, whatever verb
-// goes over it.
+// One hold of the cache's lock touches few blocks of a path, for every verb and however long the
+// path is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -142,7 +142,7 @@ TEST_P(Pieces, OfPlans) {
   Check("entries, the map");
 }
 
-// All of it goes for another one, then for nobody.
+// All of it is evicted for another request, then by a call of Evict.
 TEST_P(Pieces, OfEviction) {
   cache_.Run(path_).reset();
   cache_.Run(SomeTokens(kLong * kBlock, 3)).reset();
@@ -250,7 +250,7 @@ TEST_P(Pieces, OfAShrink) {
   Must(cache_.cache->Resize(cache_.BytesFor(kLong)));
   cache_.cache->Trim();
   Check("growth, trim");
-  // All that is left beyond the end is held.
+  // All slots that are left beyond the end are held.
   cache_.Run(std::span(path_).first(kLong / 2 * kBlock)).reset();
   const auto held = cache_.Open(std::span(path_).first(kLong / 2 * kBlock));
   const auto busy = cache_.cache->Resize(cache_.BytesFor(kLong / 4));
@@ -259,7 +259,7 @@ TEST_P(Pieces, OfAShrink) {
   Check("a shrink that is refused");
 }
 
-// As far as tokens are the same under another adapter's root.
+// The tokens that are the same under another adapter's root.
 TEST_P(Pieces, OfTheSearchUnderOtherRoots) {
   for (uint32_t version = 1; version <= 3; ++version) {
     cache_.identity.adapter_version = version;
@@ -275,7 +275,7 @@ TEST_P(Pieces, OfTheSearchUnderOtherRoots) {
   Check("a miss of what is under other roots");
 }
 
-// The view has the last blocks; what is before them is leased anew.
+// The view has the last blocks; the blocks before them are leased anew.
 TEST_P(Pieces, OfAViewOfTheEnd) {
   if (Encodes()) GTEST_SKIP() << "no views";
   const uint32_t last_layer = static_cast<uint32_t>(GetParam().geometry.groups.size()) - 1;
@@ -348,7 +348,7 @@ TEST(PiecesOfADomain, WhoseRoomIsFull) {
 }
 
 // Where all layers have windows, the first blocks of a long path lose their bytes, and when there
-// are too many such the path ends its life.
+// are too many such blocks the path leaves the index.
 TEST(PiecesUnderWindows, OfPathsWithoutBytes) {
   TestCache cache(60, Geometry{.groups = {Layer(0, LayerKind::kWindow)}});
   const auto prompt = SomeTokens(kLong * kBlock, 1);

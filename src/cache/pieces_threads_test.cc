@@ -1,5 +1,5 @@
-// Verbs on long paths, piece by piece, on many threads at once: whatever comes between two pieces,
-// nothing is left held, pinned or lost. Worth most in the tsan preset.
+// Verbs on long paths, piece by piece, on many threads at once: in every order nothing is left
+// held, pinned or lost. Worth most in the tsan preset.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -32,7 +32,7 @@ class PiecesOnThreads : public testing::Test {
             .identity = &cache_.identity,
             .tokens = std::span(path).first(blocks * kBlock)};
   }
-  // Refusals are fine; what comes is right.
+  // Refusals are fine; every value is right.
   std::unique_ptr<Sequence> Run(Prng& prng) {
     const AcquireRequest request = Request(prng);
     auto sequence = cache_.cache->Open(Must(cache_.cache->Acquire(request)), {});
@@ -54,7 +54,7 @@ class PiecesOnThreads : public testing::Test {
   }
   void PinAll() {
     Prng prng(100);
-    // However late this thread runs: now and then something to pin is there.
+    // Also where this thread runs late: now and then there is a path to pin.
     for (int round = 0; round < 4 * kRounds || (pinned_ == 0 && round < 100 * kRounds); ++round) {
       const AcquireRequest request = Request(prng);
       std::unique_ptr<Sequence> held;

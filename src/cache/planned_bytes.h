@@ -31,11 +31,11 @@ Result<PlannedBytes> PlanBytes(const Geometry& geometry, const NumericProfile& p
 struct PlannedStream {
   uint64_t bytes = 0;        // of the budget (CacheOptions::hot_bytes); saturates
   uint64_t state_bytes = 0;  // of these, lane states
-  uint64_t store_bytes = 0;  // that the store has to have for it
+  uint64_t store_bytes = 0;  // that the store must have for the context
 };
 
-/// What a sequence of `tokens` tokens takes that streams (SequenceOptions::resident_tokens), in a
-/// cache with such options and a store.
+/// The bytes that a streamed sequence (SequenceOptions::resident_tokens) of `tokens` tokens takes
+/// in a cache with such options and a store.
 ///
 /// Errors: as Cache::Create and, of resident_tokens, Cache::Open
 Result<PlannedStream> PlanStream(const CacheOptions& options, uint64_t tokens,

@@ -29,7 +29,7 @@ TEST_P(CachePolicies, ShareAndEvictUnderPressure) {
   EXPECT_EQ(t.slots_used(), 0u);
 }
 
-// A policy that goes by the length of prompts hears of it from the sequences that end.
+// A policy that goes by the length of prompts gets it from the sequences that end.
 TEST(CachePolicy, HearsOfRequests) {
   for (const bool by_length : {true, false}) {
     TestCache t(/*slots=*/40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16),
@@ -50,7 +50,7 @@ TestCache CacheByLength() {
                    /*slots_max=*/0, {.policy = "token_limit"});
 }
 
-// A plan that is dropped used its prompt and nothing else, whoever came before it.
+// A dropped plan used its own prompt and nothing of the request before it.
 TEST(CachePolicy, ADroppedPlanIsARequestOfItsOwn) {
   TestCache t = CacheByLength();
   const auto brief = SomeTokens(2 * kBlock + 1, 1);
@@ -66,7 +66,7 @@ TEST(CachePolicy, ADroppedPlanIsARequestOfItsOwn) {
   EXPECT_EQ(t.Resident(brief), 0u) << "the longest prompt was the plan's";
 }
 
-// A view that is the last to hold its blocks does not make them those of the request before.
+// A view that is the last holder of its blocks does not make them those of the request before.
 TEST(CachePolicy, WhatAViewLetsGoBelongsToNoRequest) {
   TestCache t = CacheByLength();
   const auto brief = SomeTokens(2 * kBlock + 1, 1);

@@ -87,7 +87,7 @@ TEST(Retain, TheHigherPriorityAndTheLaterEndCount) {
   world.clock.Advance(kRetainSecond_us);
   EXPECT_EQ(world.cache->Evict(1), 1u);
   EXPECT_EQ(world.Blocks(shared), 1u);
-  // What has expired does not raise what is asked for next.
+  // An expired priority does not raise the next one.
   Must(world.Run(std::span(shared).first(kBlock))->Retain({.priority = 10}));
   Must(world.Run(std::span(other).first(kBlock))->Retain({.priority = 20}));
   EXPECT_EQ(world.cache->Evict(1), 1u);
@@ -109,7 +109,7 @@ TEST(Retain, IsOfOneTenant) {
   run(kDefaultTenant);
   const auto others = SomeTokens(2 * kBlock, 2);
   Must(world.Run(others)->Retain({.priority = 60}));
-  // Between tenants the oldest victim goes, whatever each wants of its own.
+  // Over all tenants the oldest victim goes, whatever the priorities of each tenant.
   EXPECT_EQ(world.cache->Evict(3), 3u);
   EXPECT_EQ(Must(world.cache->tenant_stats(a)).published_blocks, 0u);
   EXPECT_EQ(world.Blocks(prompt), 1u) << "the same tokens of this tenant never got a priority";

@@ -13,9 +13,9 @@ namespace quire::cache {
 struct BudgetState {
   explicit BudgetState(uint64_t bytes_max) : ledger(bytes_max) {}
 
-  // Its limit is the most that the budget may be. What it is less than that now is charged to
-  // nobody, so that lowering it is one charge, which succeeds or changes nothing whoever else is
-  // charging.
+  // Its limit is the largest possible budget. The difference to the present budget is a charge
+  // without an owner, so that lowering the budget is one charge, which succeeds or changes nothing
+  // while other threads charge.
   quota::Ledger ledger;
   Mutex mutex{LockRank::kLeaf};
   uint64_t withheld_bytes QUIRE_GUARDED_BY(mutex) = 0;  // of the ledger

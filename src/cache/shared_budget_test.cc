@@ -55,7 +55,7 @@ TEST(SharedBudget, WhatOneCacheHoldsTheOtherCannotHave) {
   EXPECT_EQ(caches.budget.used_bytes(),
             caches.first->stats().hot_bytes_used + caches.second->stats().hot_bytes_used);
 
-  // What the first one keeps for later is the budget's until it is evicted there.
+  // Blocks that the first cache keeps stay charged until they are evicted there.
   held.reset();
   EXPECT_FALSE(caches.Fill(*caches.second, 5, 4).has_value());
   EXPECT_EQ(caches.first->Evict(8), 8u);
@@ -91,7 +91,7 @@ TEST(SharedBudget, MovesBetweenWhatIsChargedAndItsMost) {
 }
 
 // Two caches fill and empty themselves while a third thread moves the budget: never more is charged
-// than it says, and in the end all has come back.
+// than the budget, and in the end all bytes are refunded.
 TEST(SharedBudget, HoldsBesideThreadsOfAllCaches) {
   Caches caches(12, 18);
   std::atomic<bool> done = false;
@@ -110,7 +110,7 @@ TEST(SharedBudget, HoldsBesideThreadsOfAllCaches) {
       for (const uint64_t slots : {6, 18, 9, 12}) {
         const auto moved = caches.budget.Resize(Caches::Bytes(slots));
         ASSERT_TRUE(moved.has_value() || moved.error().code == ErrorCode::kBusy);
-        // This thread alone moves it.
+        // Only this thread moves the budget.
         ASSERT_LE(caches.budget.used_bytes(), caches.budget.bytes());
       }
     }

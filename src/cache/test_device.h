@@ -1,4 +1,4 @@
-// A device for tests: memory that the host may not touch, and operations that are done later.
+// A device for tests: memory that the host must not touch, and operations that are done later.
 #ifndef QUIRE_CACHE_TEST_DEVICE_H_
 #define QUIRE_CACHE_TEST_DEVICE_H_
 
@@ -124,7 +124,7 @@ class ProtectedMemory final : public DeviceMemory {
 };
 
 /// The host's operations through the window, each some time after it was enqueued: when its fence
-/// is asked or waited for, or when the seed says so. Copies from and to the host run on streams of
+/// is polled or waited for, or when the seed says so. Copies from and to the host run on streams of
 /// their own, as late and as early as the contract of BlockOps allows.
 ///
 /// Threads:  any
@@ -207,7 +207,7 @@ class DelayedOps final : public BlockOps {
 
   Result<void> outcome() const override { return streams_.outcome(); }
 
-  /// What it does is in these: tests ask how much, and let it fail.
+  /// The streams that run the operations: tests count them, and let them fail.
   LateStreams& streams() { return streams_; }
 
  private:
@@ -223,7 +223,7 @@ class DelayedOps final : public BlockOps {
       return nullptr;
     }
   }
-  // Parts need not outlive the call.
+  // The copied pieces need not outlive the call.
   template <typename Copying>
   void EnqueueCopy(std::span<const SlotSection> sections, uint32_t stream, Copying copy) {
     std::vector<SlotSection> kept;
@@ -250,7 +250,7 @@ class DelayedOps final : public BlockOps {
   LateStreams streams_;
 };
 
-/// Done when the test says so. Waiting for it, unless it is done, is noted.
+/// Done when the test says so. Counts waits before that.
 class HandFence final : public Fence {
  public:
   bool IsDone() const override { return done_; }
@@ -295,8 +295,8 @@ inline std::string_view TestDeviceName() {
   return DeviceOfTests() == nullptr ? "cpu" : DeviceOfTests()->memory.name();
 }
 
-/// Where a test may read, and damage, what lies at an address that a cache gave out, as it is when
-/// all operations so far are done.
+/// Where a test may read, and damage, the bytes at an address that a cache returned, after all
+/// operations so far.
 template <typename T>
 T* OnHost(T* address) {
   TestDevice* const device = DeviceOfTests();

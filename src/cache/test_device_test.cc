@@ -1,4 +1,4 @@
-// The device that the suites run on again faults where it should, and is late where it may be.
+// The device on which the suites run again faults where it must, and is late where it may be.
 #include "cache/test_device.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ TEST(DelayedOps, AreLateAndInOrder) {
   const SlotPieces page{.count = 1, .bytes = kPageBytes};
   std::array<uint32_t, 40> crcs{};
   uint64_t late = 0;
-  for (uint32_t i = 0; i < crcs.size(); i += 2) {  // the byte wanders to and fro
+  for (uint32_t i = 0; i < crcs.size(); i += 2) {  // the byte moves forth and back
     std::byte* const from = base + i / 2 % 2 * kPageBytes;
     std::byte* const to = base + (i / 2 + 1) % 2 * kPageBytes;
     ops.Copy(from, to, page);
@@ -69,7 +69,7 @@ TEST(DelayedOps, AreLateAndInOrder) {
   memory.Release(base, 2 * kPageBytes);
 }
 
-// What the environment asks for is what the suites get.
+// The suites get the device that the environment asks for.
 TEST(TestDevice, HasTheCachesOfThisRunIfAskedFor) {
   const bool asked = std::getenv("QUIRE_TEST_DEVICE") != nullptr;
   EXPECT_EQ(OnTestDevice({}).memory != nullptr, asked);

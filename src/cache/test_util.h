@@ -47,8 +47,8 @@ inline std::vector<TokenId> Join(std::span<const TokenId> a, std::span<const Tok
 }
 
 /// Stands for a model: K and V of a token are a pure function of the weights, of all tokens up to
-/// it, and of layer, stream, head and channel, so that a block that reached the wrong sequence
-/// shows. The values are whole numbers that every codec stores exactly.
+/// it, and of layer, stream, head and channel, so that a block in the wrong sequence is noticed.
+/// The values are whole numbers that every codec stores exactly.
 class FakeModel {
  public:
   explicit FakeModel(Geometry geometry, uint64_t weights = 1)
@@ -170,7 +170,7 @@ inline Identity SomeIdentity() {
           .domain = {.name = "tenant", .secret = {7}, .erase_epoch = 0}};
 }
 
-/// What its slots cost a cache; what sequences take besides comes on top.
+/// The charges of its slots; those of sequences come on top.
 inline uint64_t SlotCharges(const CacheStats& stats) {
   return stats.hot_bytes_used - stats.sequence_bytes;
 }
@@ -193,7 +193,7 @@ inline constexpr uint32_t kBlock = 16;  // tokens of a block of a TestCache
 
 /// A cache of `slots` slots with the model that fills it.
 struct TestCache {
-  /// slots_max: that it can be resized to; 0: slots. What `more` says of the rest is kept.
+  /// slots_max: the most that it can be resized to; 0: slots. Other options are taken from `more`.
   explicit TestCache(uint64_t slots, Geometry geometry = SmallGeometry(),
                      const NumericProfile& profile = NumericProfile::Uniform(Codec::kF16),
                      uint64_t slots_max = 0, CacheOptions more = {})
@@ -223,11 +223,11 @@ struct TestCache {
     Must(model.Feed(*sequence, prompt));
     return sequence;
   }
-  /// Tokens of a prompt that the cache has now. Counts as a use of them.
+  /// Tokens of a prompt that are cached now. Counts as a use of them.
   uint64_t Resident(std::span<const TokenId> prompt) { return Acquire(prompt).resident_tokens(); }
   uint64_t slots_used() const { return cache->stats().sealed.slots_used; }
 
-  /// All that a refused call must leave as it was.
+  /// The state that a refused call must not change.
   std::string Snapshot() const {
     CacheStats stats = cache->stats();
     stats.refused_total = 0;

@@ -1,4 +1,4 @@
-// Many threads on one cache: writers on common prefixes, readers of their views, and one that
+// Many threads on one cache: writers on common prefixes, readers of their views, and a thread that
 // evicts. Worth most in the tsan preset.
 #include <gtest/gtest.h>
 

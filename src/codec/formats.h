@@ -1,4 +1,4 @@
-// The table of formats: what everything else looks formats up in.
+// The table of formats, in which all other code looks formats up.
 #ifndef QUIRE_CODEC_FORMATS_H_
 #define QUIRE_CODEC_FORMATS_H_
 
@@ -31,7 +31,7 @@ using EncodingFormats = FormatList<Fp8E4m3, Fp8E5m2, Int8, Int4, Nf4, Fp4, Q25>;
 /// The codecs that encode.
 inline constexpr auto kEncodingCodecs = EncodingFormats::kCodecs;
 
-/// What is asked of a codec that is known only when the program runs.
+/// Properties of a codec that is known only when the program runs.
 struct FormatInfo {
   std::string_view name = "unknown";
   CodeLayout layout = CodeLayout::kNone;

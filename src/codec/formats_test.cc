@@ -25,7 +25,7 @@ TEST(Formats, EachNameIsThatOfOneCodec) {
   EXPECT_EQ(ParseCodec("unknown"), std::nullopt);
 }
 
-// What vector code relies on, of every code of every format.
+// The properties that vector code relies on, for every code of every format.
 TEST(Formats, ValuesOfIntegerCodesAreTheirIntegers) {
   for (const Codec codec : kEncodingCodecs) {
     if (!HasIntegerCodes(codec)) continue;

@@ -47,7 +47,7 @@ TEST(HostBlockOps, CopiesPiecesOutOneAfterTheOtherAndBack) {
   }
 }
 
-// Of what is in the slot, so that bytes which changed on their way show.
+// The checksums are those of the bytes in the slot, so that a change on the way is noticed.
 TEST(HostBlockOps, CopiesSectionsToWhereTheyBelongWithTheirChecksums) {
   const std::vector<std::byte> slot = SomeBytes();
   std::vector<std::byte> host(400, std::byte{255});

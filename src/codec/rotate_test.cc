@@ -100,7 +100,7 @@ TEST(Rotate, SpreadsAnOutlierOverAllChannels) {
   }
 }
 
-// Their sums would be infinite, and what is finite must not read as NaN.
+// Their sums would be infinite, and finite values must not read as NaN.
 TEST(Rotate, FiniteValuesAreLimitedBeforeIt) {
   constexpr float kLimit = 0x1p116f;
   const float infinity = std::numeric_limits<float>::infinity();

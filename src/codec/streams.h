@@ -1,5 +1,5 @@
-// What is done to one stream of a block: rows of an engine written into its open form and read
-// back, and the open form encoded into the sealed one.
+// The operations on one stream of a block: writing an engine's rows into its open form, reading
+// them back, and encoding the open form into the sealed one.
 #ifndef QUIRE_CODEC_STREAMS_H_
 #define QUIRE_CODEC_STREAMS_H_
 

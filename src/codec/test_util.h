@@ -32,7 +32,7 @@ void ForEachTarget(const Body& body) {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
-/// Bytes with a page behind them, and one before, that nobody may touch.
+/// Bytes with a page behind them, and one before, that must not be touched.
 class GuardedBytes {
  public:
   /// The bytes end at the page behind, or with `at_front` begin at the one before.

@@ -1,4 +1,4 @@
-// The arithmetic classes of devices (docs/numerics.md): what decides the bits of a result.
+// The arithmetic classes of devices (docs/numerics.md), which decide the bits of a result.
 #ifndef QUIRE_CUDA_ARITHMETIC_H_
 #define QUIRE_CUDA_ARITHMETIC_H_
 
@@ -17,8 +17,9 @@ enum class Arithmetic : uint8_t {
 /// "fma32", "mma16".
 std::optional<Arithmetic> ParseArithmetic(std::string_view name);
 
-/// What NumericProfile::arithmetic says on a device with this target: "fma32"; "mma16-sm90" on
-/// "sm_90", "mma16-emulated" on "host". How an instruction adds up is its architecture's.
+/// The value of NumericProfile::arithmetic on a device with this target: "fma32"; "mma16-sm90" on
+/// "sm_90", "mma16-emulated" on "host". The order of sums in an instruction depends on the
+/// architecture.
 std::string ArithmeticClass(Arithmetic arithmetic, std::string_view target);
 
 }  // namespace quire::cuda

@@ -24,7 +24,7 @@ constexpr uint64_t kStatesBytes = uint64_t{256} << 20;  // of a wave
 constexpr uint32_t kBlocksWanted = 4096;
 constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each of 132 processors
 
-/// A call as the device has it: its tables, and what its launches read.
+/// A plan on the device: its tables, and the arguments of its launches.
 struct SentPlan {
   explicit SentPlan(Device& device) : tables(device), arguments(device) {}
 
@@ -96,7 +96,7 @@ class DeviceAttention final : public AttentionBackend {
   }
 
  private:
-  // Its memory is the next plan's: the device's stream has the order of both.
+  // The next plan uses its memory: both are in the order of the device's stream.
   struct Prepared final : public AttentionPlan {
     explicit Prepared(DeviceAttention& of) : backend(of), sent(of.TakeSpare()) {}
     ~Prepared() override { backend.spare_.push_back(std::move(sent)); }
@@ -122,7 +122,7 @@ class DeviceAttention final : public AttentionBackend {
     return taken;
   }
 
-  /// All that does not depend on where the streams of a layer lie in their slots.
+  /// The work that does not depend on where the streams of a layer lie in their slots.
   Result<void> Send(const AttentionShape& shape, const BlockTables& tables,
                     std::span<const AttentionTask> tasks, SentPlan& plan) {
     QUIRE_TRY(Supports(shape));

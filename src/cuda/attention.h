@@ -21,8 +21,8 @@ struct AttentionOptions {
 };
 
 /// Slots, queries, states and outputs are in the device's memory; tables and tasks are the host's
-/// and are read before Attend returns. What Attend computes is there for whatever follows it in the
-/// order of the device's stream.
+/// and are read before Attend returns. Later operations on the device's stream see the results of
+/// Attend.
 ///
 /// Errors:   Supports: kUnsupported open blocks that are encoded, or K or V of more than 512
 ///           channels; with mma16 of more than 256, of no multiple of 16, of f32, or not aligned to

@@ -102,7 +102,7 @@ TEST_F(CudaAttention, WindowsAndSinks) {
   }
 }
 
-// Sequences with a common prefix: it is read once for all, and no bit tells.
+// Sequences with a common prefix: it is read once for all, and the bits do not change.
 TEST_F(CudaAttention, Cascades) {
   for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
     const AttentionShape shape = CascadeShape(codec);
@@ -130,7 +130,8 @@ TEST_F(CudaAttention, APlanServesEveryLayer) {
   }
 }
 
-// Ranges of splits one after the other, from the states that the one before left where it had them.
+// Ranges of splits one after the other, each from the states that the one before left in their
+// place.
 TEST_F(CudaAttention, PartsGoOnFromStates) {
   const AttentionShape shape = MakeShape({.kv_heads = 2,
                                           .group = 2,

@@ -1,5 +1,5 @@
-// Where a program computes: the memory, block operations, attention and model operators of one
-// device, to be given to caches, models and engines together.
+// The device of a program: its memory, block operations, attention and model operators, to be given
+// to caches, models and engines together.
 #ifndef QUIRE_CUDA_BACKEND_H_
 #define QUIRE_CUDA_BACKEND_H_
 
@@ -23,11 +23,11 @@ struct BackendOptions {
   bool bulk_copies = true;  // where the device has them (AttentionOptions::bulk_copies)
 };
 
-/// Lifetime: must outlive what was made with it
+/// Lifetime: must outlive the objects made with it
 class Backend {
  public:
-  /// `driver` is null where the device is the host. What is made with the backend is of
-  /// one arithmetic class.
+  /// `driver` is null where the device is the host. All objects made with the backend are of one
+  /// arithmetic class.
   /// Errors: kNoSpace the device has no memory for block operations
   static Result<std::unique_ptr<Backend>> Make(std::string name, std::unique_ptr<Device> device,
                                                std::unique_ptr<GranuleDriver> driver,
@@ -35,7 +35,7 @@ class Backend {
 
   /// A cache with these options has its arenas here, and blocks of this arithmetic class.
   void Choose(CacheOptions& options) const;
-  /// What a store keeps in memory lies where copies to and from the device do not wait.
+  /// The memory of a store is placed where copies to and from the device do not wait.
   void Choose(DiskStoreOptions& options) const;
   std::unique_ptr<AttentionBackend> MakeAttention();
   model::OperatorsFactory operators();
@@ -56,7 +56,7 @@ class Backend {
 };
 
 /// The kernels of devices on this machine's processor, a thread at a time, on streams that are late
-/// and in no order that was not asked for: slow, for checks.
+/// and in random order where Order was not called: slow, for checks.
 Result<std::unique_ptr<Backend>> MakeEmulatedBackend(const BackendOptions& options = {});
 
 }  // namespace quire::cuda

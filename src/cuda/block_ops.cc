@@ -55,8 +55,8 @@ StreamLayout HeadsOf(StreamLayout stream, const RowsPiece& piece) {
   return stream;
 }
 
-/// The checksums that one stream takes. They lie in pinned memory until somebody sees a fence after
-/// them done, who puts them where they were wanted.
+/// The checksums that one stream takes. They lie in pinned memory until a caller sees a later fence
+/// done; that call writes them to their destinations.
 ///
 /// Threads: one at a time
 class Checksums {
@@ -67,7 +67,7 @@ class Checksums {
 
   Result<void> Reserve() { return sums_.Reserve(kChecksumSections * sizeof(uint32_t)); }
 
-  /// Of those sections of a slot that somebody wants one of.
+  /// Takes the checksums of those sections of a slot that have a destination.
   void Take(const std::byte* slot, const SlotPieces& pieces,
             std::span<const SlotSection> sections) {
     ChecksumArgs args{.slot = slot,
@@ -96,7 +96,7 @@ class Checksums {
 
   /// Checksums so far.
   uint64_t taken() const { return taken_; }
-  /// What a failed device left is dropped.
+  /// Results that a failed device left are dropped.
   void DeliverUpTo(uint64_t end) {
     const bool good = device_.outcome().has_value();
     for (; delivered_ < end; ++delivered_) {
@@ -134,7 +134,7 @@ class Checksums {
   uint64_t delivered_ = 0;
 };
 
-/// Rows that a device left in the staging memory of the host, and where their caller wants them.
+/// Rows that a device left in the staging memory of the host, and their destination.
 struct DeviceRows {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -147,8 +147,8 @@ struct DeviceRows {
   }
 };
 
-/// Rows and results pass through pinned memory of the host, so no call waits for a copy. What comes
-/// back lies there until somebody sees a fence after it done: that one puts it where it belongs.
+/// Rows and results pass through pinned memory of the host, so no call waits for a copy. Results
+/// stay there until a caller sees a later fence done; that call copies them to their destination.
 class DeviceBlockOps final : public BlockOps {
  public:
   explicit DeviceBlockOps(Device& device)
@@ -236,7 +236,7 @@ class DeviceBlockOps final : public BlockOps {
   void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) override {
     device_.Copy(from, to, ShapeOf(pieces, pieces.stride_bytes, pieces.stride_bytes));
   }
-  // Checksums are taken beside the copies: a link is not kept waiting for them.
+  // Checksums are taken beside the copies: they do not delay a link.
   void CopyOut(const std::byte* slot, const SlotPieces& pieces,
                std::span<const SlotSection> sections) override {
     device_.Order(Stream::kCompute, Stream::kOut);
@@ -308,7 +308,7 @@ class DeviceBlockOps final : public BlockOps {
   struct Staged {
     std::byte* bytes = nullptr;
     std::unique_ptr<Fence> fence{};    // the device reads or writes it until then
-    std::optional<DeviceRows> rows{};  // that somebody wants
+    std::optional<DeviceRows> rows{};  // with a destination
   };
 
   /// Of the device, with the results before it.
@@ -346,7 +346,7 @@ class DeviceBlockOps final : public BlockOps {
     const uint64_t pieces_end_;
   };
 
-  /// With everything that the stream, its checksums and the pieces before `pieces_end` leave.
+  /// A fence of everything that the stream, its checksums and the pieces before `pieces_end` have.
   std::unique_ptr<Fence> FenceOf(Stream stream, Checksums& sums, uint64_t pieces_end)
       QUIRE_REQUIRES(mutex_) {
     auto done = device_.Record(stream);
@@ -366,8 +366,8 @@ class DeviceBlockOps final : public BlockOps {
                                [](const SlotSection& section) { return section.crc == nullptr; });
   }
 
-  /// f(host, offset in the slot, pieces) for what one copy moves: sections that follow one another
-  /// on the host, too, go together.
+  /// f(host, offset in the slot, pieces) for the bytes of one copy: sections that also follow one
+  /// another on the host are copied together. on the host, too, go together.
   template <typename F>
   static void ForEachRun(const SlotPieces& pieces, std::span<const SlotSection> sections,
                          const F& f) {
@@ -394,7 +394,7 @@ class DeviceBlockOps final : public BlockOps {
     return host_.bytes().data() + kPieces * kStagingBytes + number * kSumsBytes;
   }
 
-  // What a failed device left is dropped.
+  // Results that a failed device left are dropped.
   void DeliverRowsUpTo(uint64_t end) QUIRE_REQUIRES(mutex_) {
     const bool good = device_.outcome().has_value();
     for (; delivered_pieces_ < end; ++delivered_pieces_) {
@@ -403,7 +403,7 @@ class DeviceBlockOps final : public BlockOps {
       piece.rows.reset();
     }
   }
-  // The next one in turn, when nothing uses it any more.
+  // The next piece in the ring, once nothing uses it any more.
   Staged& TakePiece() QUIRE_REQUIRES(mutex_) {
     const uint64_t number = next_piece_++;
     Staged& piece = pieces_[number % kPieces];
@@ -425,8 +425,7 @@ class DeviceBlockOps final : public BlockOps {
   Checksums sums_out_ QUIRE_GUARDED_BY(mutex_);
   std::array<Staged, kPieces> pieces_ QUIRE_GUARDED_BY(mutex_);  // by number
   uint64_t next_piece_ QUIRE_GUARDED_BY(mutex_) = 0;
-  uint64_t delivered_pieces_ QUIRE_GUARDED_BY(mutex_) =
-      0;  // before this one no rows are waited for
+  uint64_t delivered_pieces_ QUIRE_GUARDED_BY(mutex_) = 0;  // rows of earlier pieces were delivered
 };
 
 }  // namespace

@@ -9,8 +9,8 @@
 
 namespace quire::cuda {
 
-/// Enqueues on the device's stream; all memory that operations need besides is taken here. Rows may
-/// have up to 8,192 channels.
+/// Enqueues on the device's stream; all other memory of the operations is taken here. Rows may have
+/// up to 8,192 channels.
 ///
 /// Errors:   kNoSpace the device has no memory
 /// Threads:  any

@@ -1,4 +1,5 @@
-// The block operations of devices, run on the host: they leave the bytes that the host's leave.
+// The block operations of devices, run on the host: they give the same bytes as the host's
+// operations.
 #include "cuda/block_ops.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +66,7 @@ class CudaBlockOps : public testing::Test {
     return values;
   }
 
-  /// work(slot), where the device has a slot's bytes; then they are what it made of them.
+  /// Runs work(slot), where the device has a slot's bytes; afterwards they are the result.
   template <typename Work>
   void OnDevice(std::vector<std::byte>& slot, const Work& work) {
     Mirror mirror(*device_, slot.data(), slot.size());
@@ -209,7 +210,7 @@ TEST_F(CudaBlockOps, ChecksumsAreCrc32c) {
 }
 
 // More sections than one launch takes, of all lengths, some next to each other on the host and some
-// not, and some whose checksums nobody wants.
+// not, and some without a checksum.
 TEST_F(CudaBlockOps, CopiesSectionsWithTheirChecksums) {
   Prng prng(11);
   for (int round = 0; round < 12; ++round) {
@@ -229,7 +230,7 @@ TEST_F(CudaBlockOps, CopiesSectionsWithTheirChecksums) {
     std::vector<std::byte> want(host_bytes);
     std::vector<std::byte> got(host_bytes);
     std::vector<uint32_t> got_crcs(count, 17);
-    // The sections in another memory, with what is left over as gaps between some.
+    // The sections in another memory, with the remaining bytes as gaps between some.
     const auto in = [&, seed = prng.Next64()](std::vector<std::byte>& host,
                                               std::vector<uint32_t>& crcs) {
       Prng gaps(seed);
@@ -256,7 +257,7 @@ TEST_F(CudaBlockOps, CopiesSectionsWithTheirChecksums) {
       Must(ops_->SynchronizeCopies(CopyWay::kOut));
       EXPECT_EQ(got, want);
       EXPECT_EQ(got_crcs, want_crcs);
-      // A byte that is not what it was shows in the checksum of its section.
+      // A byte that changed shows in the checksum of its section.
       got_sections[count / 2].host[0] ^= std::byte{1};
       ops_->CopyIn(got_sections, {.bytes = bytes}, there);
       Must(ops_->SynchronizeCopies(CopyWay::kIn));
@@ -298,7 +299,7 @@ TEST_F(CudaBlockOps, MovesPiecesAndNothingElse) {
 }
 
 // More checksums than there is room for, and rows that take many pieces, with no fence in between.
-TEST_F(CudaBlockOps, ResultsThatNobodyWaitsForComeAllTheSame) {
+TEST_F(CudaBlockOps, ResultsComeWithoutAWait) {
   constexpr uint32_t kSums = 4200;
   std::vector<std::byte> slot = SomeBytes(kSums + 40);
   std::vector<uint32_t> want(kSums);
@@ -340,7 +341,8 @@ struct Late {
   std::unique_ptr<BlockOps> ops = MakeBlockOps(*device).value();
 };
 
-// What the contract forbids is wrong on this device, or no suite that runs on it would notice.
+// Calls that the contract forbids give wrong bytes on this device; otherwise no suite that runs on
+// it would notice them.
 TEST(LateBlockOps, CopiesRunApartFromOperations) {
   constexpr uint64_t kBytes = 64;
   uint64_t too_early = 0;
@@ -418,7 +420,7 @@ TEST(LateBlockOps, ChecksumsOfCopiesComeWithTheirFence) {
   EXPECT_EQ(too_early, 0u);
 }
 
-// Nobody waits for a move but those who ask for its fence.
+// Only callers that ask for the fence of a move wait for it.
 TEST(LateBlockOps, OperationsDoNotWaitForCopies) {
   uint64_t left_behind = 0;
   for (uint64_t seed = 0; seed < 50; ++seed) {

@@ -1,5 +1,5 @@
-// What the backends of this layer ask of a device: memory, copies and launches on its streams. The
-// one of CUDA is cuda_device.cc; tests have one that runs kernels on the host.
+// The device interface of this layer's backends: memory, copies and launches on its streams. CUDA's
+// is in cuda_device.cc; tests have one that runs kernels on the host.
 #ifndef QUIRE_CUDA_DEVICE_H_
 #define QUIRE_CUDA_DEVICE_H_
 
@@ -28,15 +28,15 @@ struct CopyShape {
   uint64_t to_stride_bytes = 0;
 };
 
-/// What a device does one after the other: launches and what belongs to them, and beside those
-/// copies from the host's memory and copies to it, and checksums of what is copied either way.
+/// The queues of a device: launches with their arguments, and beside those copies from the host's
+/// memory and copies to it, and checksums of the bytes copied either way.
 enum class Stream : uint8_t { kCompute = 0, kIn = 1, kOut = 2, kInSums = 3, kOutSums = 4 };
 inline constexpr Stream kStreams[] = {Stream::kCompute, Stream::kIn, Stream::kOut, Stream::kInSums,
                                       Stream::kOutSums};
 
 /// Where no stream is named, it is kCompute.
 ///
-/// Threads: any; what one thread asks of one stream takes place in its order
+/// Threads: any; calls of one thread on one stream take place in its order
 class Device {
  public:
   virtual ~Device() = default;
@@ -47,7 +47,7 @@ class Device {
   /// Memory of the device, aligned to 256 bytes.
   /// Errors: kNoSpace with the number of bytes asked for
   virtual Result<void*> Allocate(uint64_t bytes) = 0;
-  /// Takes place in the order of kCompute. Null: nothing.
+  /// Takes place in the order of kCompute. Null: nothing is freed.
   virtual void Free(void* memory) = 0;
   /// Whether an address is the device's.
   virtual bool Owns(const void* address) const = 0;
@@ -66,27 +66,27 @@ class Device {
   virtual void Zero(void* to, const CopyShape& shape, Stream stream) = 0;
   void Zero(void* to, const CopyShape& shape) { Zero(to, shape, Stream::kCompute); }
 
-  /// What `after` is asked from now on takes place after what `before` was asked so far.
+  /// Later calls on `after` take place after all earlier calls on `before`.
   virtual void Order(Stream before, Stream after) = 0;
-  /// Done when everything that a stream was asked so far is; null: it is.
+  /// Done when all earlier calls on a stream are; null: they are.
   virtual std::unique_ptr<Fence> Record(Stream stream) = 0;
   std::unique_ptr<Fence> Record() { return Record(Stream::kCompute); }
-  /// What the device reported first, as far as fences that are done know: it stays that way, and
-  /// nothing is done any more.
+  /// The first failure of the device, if a completed fence has seen one: it stays, and no later
+  /// call has an effect.
   /// Errors: kIo names the device
   virtual Result<void> outcome() const = 0;
-  /// Waits for everything that a stream was asked so far.
+  /// Waits for all earlier calls on a stream.
   /// Errors: as outcome
   virtual Result<void> Synchronize(Stream stream) = 0;
   Result<void> Synchronize() { return Synchronize(Stream::kCompute); }
-  /// Seconds that a stream needs for what `work` asks of it, by the device's clock. Waits for it.
+  /// Seconds that a stream needs for the calls of `work`, by the device's clock. Waits for it.
   /// Errors: as outcome
   virtual Result<double> Seconds(Stream stream, const std::function<void()>& work) = 0;
 
   /// Whether blocks of threads have bulk copies (cuda/kernels/bulk.h).
   virtual bool has_bulk_copies() const = 0;
   /// Needs:  has_bulk_copies
-  /// Errors: kUnsupported what the device says
+  /// Errors: kUnsupported with the driver's message
   virtual Result<TensorMap> MakeMap(const BoxedArray& array) = 0;
 
   // Launches; pointers in their arguments are the device's.
@@ -118,7 +118,7 @@ class DeviceBuffer {
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
-  /// Room for so many bytes; what was there is lost when it grows.
+  /// Room for so many bytes; growing loses the contents.
   /// Errors: kNoSpace; nothing changes
   Result<void> Reserve(uint64_t bytes) {
     if (bytes <= bytes_) return {};

@@ -66,8 +66,7 @@ class GranuleMemory final : public DeviceMemory {
     driver_.FreeAddresses(base, whole_bytes);
   }
 
-  // Memory behind a granule is not taken from it piece by piece, and not given back to it by use:
-  // pages are zeroed where they lie.
+  // Discarding does not unmap single pages, and writing maps none: pages are zeroed in place.
   void Discard(std::byte* begin, uint64_t bytes) override {
     const uint64_t from = RoundUp(AddressOf(begin), kPageBytes);
     const uint64_t to = RoundDown(AddressOf(begin) + bytes, kPageBytes);
@@ -80,7 +79,8 @@ class GranuleMemory final : public DeviceMemory {
   void UnmapAll(uint64_t begin, uint64_t end) QUIRE_REQUIRES(mutex_) {
     const std::vector<uint64_t> gone(mapped_.lower_bound(begin), mapped_.lower_bound(end));
     if (begin >= end || gone.empty()) return;
-    // What fails on the device is told to the call that waits for it; memory goes either way.
+    // A failure of the device is returned by the call that waits for it; the memory is released in
+    // any case.
     for (const Stream stream : kStreams) static_cast<void>(device_.Synchronize(stream));
     for (const uint64_t granule : gone) Unmap(granule);
   }

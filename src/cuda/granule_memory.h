@@ -13,7 +13,7 @@
 
 namespace quire::cuda {
 
-/// What a device maps. Addresses are multiples of a granule.
+/// The calls by which a device maps memory. Addresses are multiples of a granule.
 ///
 /// Threads: any, on different granules
 class GranuleDriver {
@@ -23,14 +23,14 @@ class GranuleDriver {
   /// Errors: kNoSpace
   virtual Result<std::byte*> ReserveAddresses(uint64_t bytes) = 0;
   virtual void FreeAddresses(std::byte* base, uint64_t bytes) = 0;
-  /// Puts memory behind one granule; what it holds is not said.
+  /// Puts memory behind one granule; its contents are unspecified.
   /// Errors: kNoSpace
   virtual Result<void> Map(std::byte* granule) = 0;
   virtual void Unmap(std::byte* granule) = 0;
 };
 
-/// Zeroes and waits on `device`'s stream: what BlockOps of the same device enqueued before is done
-/// before memory goes.
+/// Zeroes and waits on `device`'s stream: operations that BlockOps of the same device enqueued
+/// before are done before memory is released.
 ///
 /// Lifetime: not longer than the driver and the device
 std::unique_ptr<DeviceMemory> MakeGranuleMemory(std::string name, GranuleDriver& driver,

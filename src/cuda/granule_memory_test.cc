@@ -31,7 +31,7 @@ class FakeDriver final : public GranuleDriver {
     if (mapped_.size() == limit_) return Fail(ErrorCode::kNoSpace, "no granule is left");
     EXPECT_TRUE(mapped_.insert(granule).second) << "mapped twice";
     QUIRE_CHECK(mprotect(granule, kGranule, PROT_READ | PROT_WRITE) == 0);
-    std::memset(granule, 0xee, kGranule);  // what somebody left there
+    std::memset(granule, 0xee, kGranule);  // bytes of an earlier user
     return {};
   }
   void Unmap(std::byte* granule) override {

@@ -1,5 +1,5 @@
-// Attention of the class mma16: near the reference in f64, and the same bits however its work is
-// cut.
+// Attention of the class mma16: near the reference in f64, and the same bits for every division of
+// the work.
 #include <gtest/gtest.h>
 // gtest before rapidcheck
 #include <rapidcheck/gtest.h>
@@ -18,7 +18,8 @@ using attention::RandomFloats;
 using attention::TestArena;
 using attention::TestShape;
 
-// What attention promises against the reference on the same stored bytes (docs/spec.md, P6).
+// The accuracy that attention promises against the reference on the same stored bytes
+// (docs/spec.md, P6).
 constexpr double kErrorMax = 1e-4;
 
 double ErrorOf(const std::vector<float>& got, const std::vector<double>& want) {
@@ -176,7 +177,8 @@ TEST_F(MmaAttention, OpenBlocks) {
   }
 }
 
-// What a fold has to keep apart: more splits than lanes, tiles of several rows of several heads.
+// Cases that a fold must keep apart: more splits than lanes, tiles of several rows of several
+// heads.
 TEST_F(MmaAttention, LongContexts) {
   const AttentionShape shape = MakeShape({.kv_heads = 1,
                                           .group = 4,

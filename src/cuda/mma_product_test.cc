@@ -116,8 +116,8 @@ TEST_P(MmaProducts, BiasJoinsTheSumBeforeItIsRounded) {
   for (uint32_t j = 0; j < kN; ++j) EXPECT_EQ(got[j], Rounded(sums[j] + bias[j]));
 }
 
-// What hit = miss rests on (docs/numerics.md section 5): a product with a zero counts for nothing,
-// whatever the other factor is.
+// Equal bits of hit and miss need this (docs/numerics.md section 5): a product with a zero adds
+// nothing, whatever the other factor is.
 TEST_P(MmaProducts, ZerosCountForNothing) {
   constexpr uint32_t kN = 64;
   constexpr uint32_t kK = 256;

@@ -18,7 +18,7 @@ using attention::MakeShape;
 using attention::RandomFloats;
 using attention::TestShape;
 
-/// A device that tells how attention of the class mma16 was launched on it.
+/// A device that records how attention of the class mma16 was launched on it.
 class WatchedDevice final : public Device {
  public:
   WatchedDevice(Device& of, bool has_bulk_copies) : of_(of), has_bulk_copies_(has_bulk_copies) {}
@@ -82,7 +82,7 @@ class MmaStaging : public DeviceAttentionTest {
     DeviceAttentionTest::SetUp();
     if (device_ == nullptr) return;
     if (!device_->has_bulk_copies()) {
-      // The hardware has them from here on: then it is the driver that gives none.
+      // The hardware has tensor maps from here on: then it is the driver that has none.
       ASSERT_LT(device_->target(), "sm_90") << "cuda: the driver makes no tensor maps";
       GTEST_SKIP() << device_->target() << " has no bulk copies: not compared";
     }
@@ -197,7 +197,8 @@ TEST_F(MmaStaging, CascadesHaveTheSameBits) {
   EXPECT_EQ(bulk_->TakeLaunched(), std::set{Staging::kBulk});
 }
 
-// Codes are decoded; K whose channels are neighbours is transposed; who asks for it does without.
+// Codes are decoded; K whose channels are neighbours is transposed; a caller may turn bulk copies
+// off.
 TEST_F(MmaStaging, BulkCopiesAreForStoredNumbersTokenByToken) {
   const auto launched = [&](const TestShape& test, bool bulk_copies) {
     const AttentionShape shape = MakeShape(test);
@@ -226,7 +227,7 @@ TEST(MmaStagings, AreChosenByTheLayout) {
   EXPECT_EQ(StagingOf(MakeShape({}), {}, true), Staging::kCopied) << "a table without slots";
 }
 
-// What a block has beside its boxes leaves room for them, whatever is multiplied.
+// The other memory of a block leaves room for its boxes, whatever is multiplied.
 TEST(MmaStagings, BoxesFitIntoSharedMemory) {
   for (uint32_t key = kMmaDimStep; key <= kMmaDimMax; key += kMmaDimStep) {
     for (uint32_t value = kMmaDimStep; value <= kMmaDimMax; value += kMmaDimStep) {

@@ -27,7 +27,7 @@ struct Case {
   uint32_t residual_tokens = 0;
 };
 
-// Each family with what it alone has.
+// Each family with its special features.
 ModelConfig ConfigOf(Family family) {
   ModelConfig config = model::SmallConfig();
   config.family = family;
@@ -118,7 +118,7 @@ TEST_P(CudaOperators, LogitsAreTheProcessors) {
   const auto got = Run(*there, *device_cache, *attention_, prompt, 37);
   ASSERT_EQ(got.size(), want.size());
   EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0);
-  // What the device's cache has found and checked, it has not damaged.
+  // The blocks of the device's cache are undamaged after it found and checked them.
   EXPECT_EQ(device_cache->Verify().damaged, 0u);
 }
 

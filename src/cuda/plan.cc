@@ -123,7 +123,7 @@ class Planner {
     }
   }
 
-  // What its tasks share is computed for all of them at once; then each goes on by itself.
+  // Computes the shared splits of its tasks at once; then each continues by itself.
   void AddCascade(const attention::Cascade& cascade) {
     uint64_t states = 0;
     for (const uint32_t number : cascade.tasks) {

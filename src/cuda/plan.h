@@ -11,7 +11,7 @@
 
 namespace quire::cuda {
 
-/// What is launched at once: splits, then the fold of all their states.
+/// One launch of splits, then the fold of all their states.
 struct Wave {
   std::vector<Tile> tiles;
   std::vector<uint32_t> tile_blocks;  // [tiles + 1]
@@ -38,7 +38,7 @@ struct PlanLimits {
 AttendPlan MakePlan(const AttentionShape& shape, const BlockTables& tables,
                     std::span<const AttentionTask> tasks, const PlanLimits& limits);
 
-/// What blocks that fold are given (cuda/kernels/mma_attend.h): one wave, whose tiles have all
+/// The arguments of blocks that fold (cuda/kernels/mma_attend.h): one wave, whose tiles have all
 /// splits of their rows; no states.
 ///
 /// Needs: valid tasks that ask for whole attention

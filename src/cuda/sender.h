@@ -1,4 +1,4 @@
-// Bytes of the host on their way to a device, without anybody waiting for the copy.
+// Sends bytes of the host to a device without waiting for the copy.
 #ifndef QUIRE_CUDA_SENDER_H_
 #define QUIRE_CUDA_SENDER_H_
 

@@ -1,4 +1,4 @@
-// What is sent is what the host had when it was sent, however late the device reads it.
+// The device gets the bytes that the host had when they were sent, however late it reads them.
 #include "cuda/sender.h"
 
 #include <gtest/gtest.h>

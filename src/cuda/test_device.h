@@ -45,14 +45,14 @@ inline void NeedDevice([[maybe_unused]] const Device* device) {
 #endif
 }
 
-/// What must not fail: the test ends with the device's error.
+/// Unwraps a result that must not fail: the test ends with the device's error.
 template <typename T>
 T Must(Result<T> result) {
   if (!result) throw std::runtime_error(result.error().message);
   if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
-/// Bytes of the host that a device works on: there, from Send until Fetch.
+/// Bytes of the host that a device works on: on the device from Send until Fetch.
 class Mirror {
  public:
   Mirror(Device& device, void* host, uint64_t bytes) : device_(device), host_(host), bytes_(bytes) {
@@ -69,12 +69,12 @@ class Mirror {
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
-  /// Where the device has them.
+  /// The address of the bytes on the device.
   template <typename T = std::byte>
   T* there() const {
     return static_cast<T*>(there_);
   }
-  /// What the device has made of them, into the host's.
+  /// Copies the device's bytes back to the host.
   void Fetch() {
     if (!kOnHost) device_.Copy(there_, host_, {.bytes = bytes_});
     Must(device_.Synchronize());

@@ -15,8 +15,8 @@
 
 namespace quire {
 
-/// Names and files, each with what was not synced yet. It fails only for want of room: which
-/// calls are allowed, and when, its user decides.
+/// Names and files, each with the changes that were not synced yet. It fails only when it is full;
+/// its user decides which calls are allowed, and when.
 ///
 /// Threads: one
 class DiskImage {
@@ -48,7 +48,7 @@ class DiskImage {
   using FilePointer = std::shared_ptr<File>;
   using Names = std::map<std::string, FilePointer>;
 
-  /// What stays of what was not synced is drawn from `prng`, which must outlive it.
+  /// `prng` decides which changes survive that were not synced; it must outlive the image.
   DiskImage(uint64_t bytes_max, Prng& prng) : bytes_max_(bytes_max), prng_(prng) {}
 
   void set_bytes_max(uint64_t bytes) { bytes_max_ = bytes; }
@@ -76,8 +76,8 @@ class DiskImage {
   std::vector<std::byte> Torn(const File& file, uint64_t offset, std::span<const std::byte> bytes);
   static void Sync(File& file);
 
-  /// What was synced stays; of names a first part of the changes, as a journal keeps them, and of
-  /// contents any part, torn at sectors.
+  /// Synced changes stay; of names a first part of the others stays, as a journal keeps them, and
+  /// of contents any part, torn at sectors.
   void LosePower();
 
  private:

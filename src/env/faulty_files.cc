@@ -298,7 +298,7 @@ IoCompletion FaultyFiles::PerformWrite(const Pending& pending) {
   if (Hits(rates_.flip_at_rest)) FlipBit(file.contents);
   const bool fails = Hits(rates_.write_error);
   if (fails || Hits(rates_.torn_write)) {
-    // What stays of a torn write is a change like any other.
+    // The part of a torn write that remains is a change like any other.
     const std::vector<std::byte> after = disk_.Torn(file, offset, bytes);
     std::copy_n(after.begin() + static_cast<ptrdiff_t>(offset), bytes.size(), bytes.begin());
     if (fails) done = {.tag = request.tag, .error = ErrorCode::kIo};
@@ -325,8 +325,8 @@ IoCompletion FaultyFiles::PerformSync(const IoRequest& request) {
   return {.tag = request.tag, .error = ErrorCode::kIo};
 }
 
-// The disk still has what was written past the page cache. Of what was in it the system forgets
-// what it could not write: some of it is lost though readers still see it.
+// The disk keeps bytes that were written past the page cache. The system forgets cached bytes that
+// it could not write: some of them are lost though readers still see them.
 void FaultyFiles::ForgetUnsynced(DiskImage::File& file) {
   if (file.direct) return;
   std::erase_if(file.unsynced, [&](const DiskImage::Change&) { return prng_.NextChance(2); });

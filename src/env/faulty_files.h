@@ -18,10 +18,10 @@ struct FaultRates {
   // What the system reports.
   uint64_t read_error = 0;
   uint64_t write_error = 0;  // a part of the bytes may have been written
-  uint64_t sync_error = 0;   // what was to be synced is not
+  uint64_t sync_error = 0;   // the bytes to be synced are not durable
   uint64_t short_read = 0;
   uint64_t short_write = 0;
-  uint64_t call_error = 0;  // of a plain call, whichever; nothing was done
+  uint64_t call_error = 0;  // of a plain call of any kind; nothing was done
   // What no call reports.
   uint64_t torn_write = 0;         // some sectors keep what they held
   uint64_t lost_write = 0;         // nothing is written
@@ -78,7 +78,7 @@ class FaultyFiles : public Files {
   void KillProcess();
   /// The machine runs again; no file is open and no lock is held.
   void Restart();
-  /// From the call after `operations` more that change something, every call fails: the machine
+  /// After `operations` more calls that change something, every call fails, as if the machine had
   /// stopped there.
   void StopAfter(uint64_t operations) { operations_left_ = operations; }
   bool stopped() const { return operations_left_ == 0; }
@@ -90,14 +90,14 @@ class FaultyFiles : public Files {
   void Damage(const std::string& path, uint64_t offset, uint64_t bytes, BadSectors sectors);
   /// Whether sectors of a file are bad.
   bool IsDamaged(const std::string& path) const;
-  /// The name belongs from now on to a directory, a loop of links, or a file of somebody else: it
-  /// can be listed and renamed, and neither opened, removed nor replaced.
+  /// The name belongs from now on to a directory, a loop of links, or a file of another user: it
+  /// can be listed and renamed, but not opened, removed or replaced.
   void Obstruct(const std::string& path);
   /// The disk is replaced: no sector is bad and no name is obstructed.
   void MendDisk();
   void set_disk_bytes(uint64_t bytes) { disk_.set_bytes_max(bytes); }
 
-  /// Faults that happened so far, by no kind in particular.
+  /// Faults of all kinds that happened so far.
   uint64_t faults() const { return faults_; }
   /// Bytes of all files.
   uint64_t bytes_used() const { return disk_.bytes_used(); }
@@ -125,11 +125,11 @@ class FaultyFiles : public Files {
   bool Hits(uint64_t one_in);
   // Counts an operation that changes something. False when the machine has stopped.
   bool Step();
-  // Fails as a plain call does now and then.
+  // Fails at the rate of call_error.
   Result<void> Call();
   Result<uint64_t> Read(const DiskImage::File& file, uint64_t offset, std::span<std::byte> out);
   Result<void> Write(DiskImage::File& file, uint64_t offset, std::span<const std::byte> bytes);
-  // A sync that fails.
+  // Handles a sync that fails.
   void ForgetUnsynced(DiskImage::File& file);
   void FlipBit(std::span<std::byte> bytes);
   IoCompletion Perform(Pending& pending);

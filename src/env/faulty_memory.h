@@ -60,7 +60,7 @@ class FaultyMemory final : public DeviceMemory {
   void Decommit(std::byte* begin, uint64_t bytes) override {
     inner_.Decommit(begin, bytes);
     const auto address = reinterpret_cast<uintptr_t>(begin);
-    // Of a page that is not taken back whole, bytes are still in use.
+    // Bytes of a page that is not taken back whole are still in use.
     ForgetPages(DivUp<uint64_t>(address, kPageBytes), (address + bytes) / kPageBytes);
   }
   void Release(std::byte* base, uint64_t bytes) override {

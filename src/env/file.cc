@@ -51,7 +51,8 @@ Result<void> WriteAll(int descriptor, std::string_view bytes, std::string_view p
   return {};
 }
 
-// The descriptor of this process that a path names: it is open, and may be what no path leads to.
+// The descriptor of this process that a path names. It is open, and no other path may lead to its
+// file.
 std::optional<int> NamedDescriptor(std::string_view path) {
   for (const std::string_view folder : {"/proc/self/fd/", "/dev/fd/"}) {
     if (!path.starts_with(folder)) continue;
@@ -70,7 +71,7 @@ Result<std::string> FollowLinks(std::string path) {
     if (NamedDescriptor(path)) return path;
     std::string link(PATH_MAX, '\0');
     const ssize_t bytes = ::readlink(path.c_str(), link.data(), link.size());
-    if (bytes < 0) return path;  // no link; what else it may be, opening it will say
+    if (bytes < 0) return path;  // no link; opening it will say what else it is
     link.resize(static_cast<size_t>(bytes));
     const size_t slash = path.rfind('/');
     path = link.starts_with('/') || slash == std::string::npos ? link
@@ -79,7 +80,7 @@ Result<std::string> FollowLinks(std::string path) {
   return FailErrno(ELOOP, "open", path);
 }
 
-// Neither made, emptied nor synced: a device or a pipe takes what it is given.
+// Writes to a device or a pipe: it is neither created, emptied nor synced.
 Result<void> WriteThrough(const std::string& path, std::string_view bytes) {
   const Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
   if (descriptor.get() < 0) return FailErrno(errno, "open", path);
@@ -112,7 +113,7 @@ Result<void> ReadPieces(const std::string& path, uint64_t bytes_max,
   const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (descriptor.get() < 0) return FailErrno(errno, "open", path);
 
-  // Until nothing comes any more: what stat promises may be wrong (0 in /proc) or a lie.
+  // Reads until the end: the length that stat reports may be wrong (0 in /proc).
   constexpr size_t kPieceBytes = 1 << 16;
   std::string piece(kPieceBytes, '\0');
   for (uint64_t bytes_left = bytes_max; true;) {

@@ -1,4 +1,4 @@
-// Files as checked bytes: every way they can disappoint is an Error that names the file.
+// Files as checked bytes: every failure is an Error that names the file.
 #ifndef QUIRE_ENV_FILE_H_
 #define QUIRE_ENV_FILE_H_
 

@@ -96,7 +96,7 @@ class Files {
 
   // The queue.
 
-  /// Puts requests into the queue. Never waits and never fails: what goes wrong is a completion.
+  /// Puts requests into the queue. Never waits and never fails: an error arrives as a completion.
   /// Requests run in any order, and at the same time.
   virtual void Submit(std::span<const IoRequest> requests) = 0;
   /// Takes up to out.size() completions, waiting up to `wait_us` for the first one. The number
@@ -105,8 +105,8 @@ class Files {
   /// Requests submitted whose completions were not taken yet.
   virtual uint64_t in_flight() const = 0;
 
-  /// Says that much I/O will come from these buffers, so that the kernel may keep them mapped; at
-  /// most once per object. That it cannot is no error: I/O is as before.
+  /// Says that much I/O will use these buffers, so that the kernel may keep them mapped; at most
+  /// once per object. If the kernel refuses, I/O works as before.
   virtual void RegisterBuffers(std::span<const std::span<std::byte>> /*buffers*/) {}
 
   /// How the queue works: "io_uring", "threads", "memory".

@@ -80,7 +80,7 @@ TEST_P(FilesSuite, ManyRequestsAtOnceMoveTheRightBytes) {
   const FileId file = MustOpen("a", {.create = true, .direct = true});
   const AlignedBytes out = MakeAligned(kPieces * kPieceBytes);
   const AlignedBytes in = MakeAligned(kPieces * kPieceBytes);
-  // The last half of what is read comes into a buffer that is not registered.
+  // The last half of the bytes is read into a buffer that is not registered.
   files_->RegisterBuffers(std::array<std::span<std::byte>, 2>{
       {{out.get(), kPieces * kPieceBytes}, {in.get(), kPieces * kPieceBytes / 2}}});
   Prng prng(7);
@@ -188,9 +188,9 @@ TEST_P(FilesSuite, PreallocatedBytesReadAsZeroAndKeepWhatIsThere) {
   EXPECT_EQ(files_->Length(file).value(), 50);
 }
 
-// Whoever opens a pipe waits for its other end, unless it asks not to.
+// Opening a pipe waits for its other end, unless the caller asks not to wait.
 TEST_P(FilesSuite, WhatIsNoRegularFileIsRefused) {
-  if (files_->queue_name() == "memory") return;  // it has no others
+  if (files_->queue_name() == "memory") return;  // it has no other kinds of file
   ASSERT_TRUE(files_->MakeDirectory(Path("directory")));
   ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
   std::filesystem::create_symlink(Path("loop"), Path("loop"));

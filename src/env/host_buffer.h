@@ -18,8 +18,8 @@ namespace quire {
 class HostBuffer {
  public:
   HostBuffer() = default;
-  /// From `allocator`; what it refuses is taken from ordinary memory, with a warning that says what
-  /// the memory was for. Throws std::bad_alloc.
+  /// Takes memory from `allocator`, or ordinary memory where that refuses, with a warning that says
+  /// what the memory was for. Throws std::bad_alloc.
   HostBuffer(HostAllocator& allocator, uint64_t bytes, std::string_view what)
       : allocator_(&allocator) {
     if (bytes == 0) return;

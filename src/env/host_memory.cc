@@ -19,9 +19,9 @@ namespace {
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kHugePageBytes = 2ull << 20;
 
-// Neighbours that look alike are one mapping to the kernel, and to take one out of the middle is
-// to make two of it, which it refuses where the process may have no more. Then the addresses stay
-// and only the pages go.
+// The kernel merges neighbouring mappings that look alike, and unmapping the middle of one splits
+// it in two, which fails where the process may have no more mappings. Then the addresses stay and
+// only the pages are given back.
 void Unmap(std::byte* begin, uint64_t bytes) {
   if (::munmap(begin, bytes) == 0) return;
   const int error = errno;
@@ -53,15 +53,15 @@ class HostMemory final : public DeviceMemory {
     std::byte* const base = begin + head_bytes;
     if (head_bytes > 0) Unmap(begin, head_bytes);
     if (spare_bytes > head_bytes) Unmap(base + mapped_bytes, spare_bytes - head_bytes);
-    // Said either way: with the system set to `always`, one written byte would otherwise make 2 MiB
-    // resident and the resident set would no longer follow use. Advice may fail (a kernel without
-    // huge pages); then pages are small, which is correct and only slower.
+    // Advised in both cases: with the system set to `always`, one written byte would otherwise make
+    // 2 MiB resident and the resident set would no longer follow use. Advice may fail (a kernel
+    // without huge pages); then pages are small, which is correct and only slower.
     static_cast<void>(::madvise(base, mapped_bytes, huge_pages_ ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
     return base;
   }
 
-  // Says no where the process or the machine has a limit on private memory (RLIMIT_DATA, strict
-  // overcommit). Elsewhere Linux finds out at the first write.
+  // Fails where the process or the machine has a limit on private memory (RLIMIT_DATA, strict
+  // overcommit). Elsewhere Linux runs out of memory only at the first write.
   Result<void> Commit(std::byte* begin, uint64_t bytes) override {
     const Pages pages = PagesAround(begin, bytes);
     if (::mprotect(pages.first, pages.bytes, PROT_READ | PROT_WRITE) == 0) return {};

@@ -139,7 +139,7 @@ TEST(HostMemory, DecommittedPagesAreNotResident) {
   memory->Release(base, 64 * kMiB);
 }
 
-// A process that may have no more private memory is told so where it asks, not by a signal later.
+// A process that may have no more private memory gets an error from Commit, not a signal later.
 TEST(HostMemory, CommitSaysNoWhereTheSystemDoes) {
   if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer needs private memory of its own";
   const auto memory = MakeHostMemory(false);

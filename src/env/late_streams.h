@@ -19,9 +19,9 @@
 
 namespace quire {
 
-/// Work runs on whatever thread enqueues, asks or waits, when the seed says so, or when a call
-/// waits for it. A stream that no call waits for falls behind, so an order that was not asked for
-/// shows as wrong bytes.
+/// Work runs on the thread that enqueues, asks or waits, when the seed says so, or when a call
+/// waits for it. A stream that no call waits for falls behind, so a missing Order shows as wrong
+/// bytes.
 ///
 /// Threads: any; work takes no lock below kLeaf and calls nothing of this
 class LateStreams {
@@ -29,7 +29,7 @@ class LateStreams {
   static constexpr uint32_t kStreamsMax = 5;
   using Ends = std::array<uint64_t, kStreamsMax>;  // of each stream
 
-  /// Everything on one stream up to a moment, and what the next would have come after.
+  /// Everything on one stream up to a moment, and the work that must come before the stream's next.
   struct Mark {
     uint32_t stream = 0;
     uint64_t end = 0;
@@ -49,7 +49,7 @@ class LateStreams {
     if (lucky < kStreamsMax) RunSome(lucky, prng_.NextBelow(3));
     if (queue.waiting.size() > kWaitingMax) RunSome(stream, kWaitingMax / 2);
   }
-  /// What `after` gets from now on takes place after what `before` has now.
+  /// The next work on `after` runs after the work that `before` has now.
   void Order(uint32_t before, uint32_t after) {
     MutexLock lock(mutex_);
     const Queue& first = queues_[before];
@@ -65,7 +65,7 @@ class LateStreams {
     MutexLock lock(mutex_);
     return IsReached(mark);
   }
-  /// The same; the question lets some more be done.
+  /// The same; polling also runs some more work.
   bool Poll(const Mark& mark) {
     MutexLock lock(mutex_);
     for (uint32_t stream = 0; stream < kStreamsMax; ++stream) {
@@ -73,7 +73,7 @@ class LateStreams {
     }
     return IsReached(mark);
   }
-  /// Does it, and of the rest only what it comes after.
+  /// Runs the work up to a mark, and of the other work only what must come before it.
   void RunUpTo(const Mark& mark) {
     MutexLock lock(mutex_);
     Reach(mark);
@@ -90,7 +90,7 @@ class LateStreams {
     MutexLock lock(mutex_);
     fails_at_ = done() + count;
   }
-  /// As it was before FailAfter; what was not done until now is lost.
+  /// Works again as before FailAfter; work that was not done until now is lost.
   void Repair() {
     MutexLock lock(mutex_);
     for (Queue& queue : queues_) {
@@ -128,7 +128,7 @@ class LateStreams {
   };
   struct Queue {
     std::deque<Work> waiting;
-    Ends after{};  // of what comes next
+    Ends after{};  // for the next work
     uint64_t enqueued = 0;
     uint64_t done = 0;
   };

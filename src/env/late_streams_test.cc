@@ -1,4 +1,4 @@
-// Streams that are late: each in its order, apart from the others but for what was asked.
+// Streams that are late: each in its order, independent of the others unless Order was called.
 #include "env/late_streams.h"
 
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 namespace quire {
 
 /// Bytes of the largest cache that holds data for the first CPU; 32 MiB when the system does not
-/// say. On a virtual machine it may be shared with strangers.
+/// say. Other virtual machines may share it.
 uint64_t LastLevelCacheBytes();
 
 /// Bytes of physical memory this process holds now, shared pages included.
@@ -19,9 +19,9 @@ uint64_t LastLevelCacheBytes();
 /// Source: proc(5), second field of statm; the kernel may lag by some dozen pages per CPU
 Result<uint64_t> ResidentBytes();
 
-/// The calling thread, and what the kernel starts to do its input and output, step back behind
-/// threads that compute: on a busy processor they get a tenth of it, and a thread that computes is
-/// not interrupted whenever a request to a disk ends. An idle processor is theirs as before.
+/// The calling thread, and the kernel threads for its input and output, get a lower priority than
+/// threads that compute: on a busy processor they get a tenth of it, and a computing thread is not
+/// interrupted whenever a disk request ends. On an idle processor nothing changes.
 ///
 /// Threads: for good; other threads of the process stay as they are
 /// Source:  setpriority(2): on Linux a nice value is a thread's own

@@ -33,7 +33,7 @@ int OpenDescriptor(const std::string& path, int flags, bool direct) {
   return ::open(path.c_str(), flags, kOwnerOnly);
 }
 
-// A directory, a pipe or a device is no file of ours.
+// A directory, a pipe or a device is refused.
 int CheckRegular(int descriptor) {
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0) return errno;
@@ -52,7 +52,7 @@ int Preallocate(int descriptor, uint64_t bytes) {
   do {
     error = ::posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
-  // What could not be made whole takes no room.
+  // A file that could not be preallocated whole takes no space.
   if (error != 0 && ::ftruncate(descriptor, status.st_size) != 0) return error;
   return error;
 }
@@ -73,7 +73,7 @@ PosixFiles::~PosixFiles() {
 
 Result<FileId> PosixFiles::Open(const std::string& path, const OpenOptions& options) {
   bool made = false;
-  // Opening a pipe would wait for somebody at its other end.
+  // Opening a pipe would wait for a process at its other end.
   const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   int descriptor = OpenDescriptor(path, flags, options.direct);
   if (descriptor < 0 && errno == ENOENT && options.create) {

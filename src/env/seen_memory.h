@@ -1,5 +1,4 @@
-// Memory that tells which pages of it are in use, so that what lies in them can be looked
-// at, of every owner.
+// Memory that tells which of its pages are in use, so that a test can look at all bytes in them.
 #ifndef QUIRE_ENV_SEEN_MEMORY_H_
 #define QUIRE_ENV_SEEN_MEMORY_H_
 

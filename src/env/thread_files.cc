@@ -29,7 +29,7 @@ class ThreadFiles final : public PosixFiles {
       stopping_ = true;
     }
     wake_.NotifyAll();
-    for (std::thread& thread : threads_) thread.join();  // after all that was submitted
+    for (std::thread& thread : threads_) thread.join();  // after all submitted requests
     if (event_ >= 0) ::close(event_);
   }
 

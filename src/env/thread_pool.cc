@@ -1,6 +1,6 @@
 // Workers that take items from one counter. A decode step runs hundreds of small pieces of work
 // with microseconds between them, so a worker looks for more for a moment before it goes to sleep;
-// an idle engine burns nothing.
+// an idle engine uses no processor time.
 #include <atomic>
 #include <exception>
 #include <thread>
@@ -27,8 +27,8 @@ class ThreadPool final : public Executor {
   explicit ThreadPool(uint32_t workers) {
     threads_.reserve(workers - 1);
     for (uint32_t worker = 1; worker < workers; ++worker) {
-      // A machine that gives fewer threads, or no memory for more, gives slower answers, not other
-      // ones. Nothing may leave from here: the threads that run already could not be ended.
+      // With fewer threads, or no memory for more, answers are slower but the same. No exception
+      // may leave: the threads that run already could not be ended.
       try {
         threads_.emplace_back([this, worker] { WorkerLoop(worker); });
       } catch (const std::exception&) {

@@ -1,5 +1,5 @@
-// Files through io_uring. Partial transfers are continued here, so that what comes out is whole, an
-// error, or the end of the file.
+// Files through io_uring. Partial transfers are continued here, so a request ends whole, with an
+// error, or at the end of the file.
 #include <liburing.h>
 
 #include <algorithm>
@@ -109,7 +109,8 @@ class UringFiles final : public PosixFiles {
     if (any) Enter();
   }
 
-  // What does not get in now (the kernel is short of memory) is tried again by the next call.
+  // Requests that the kernel does not take now (it is short of memory) are tried again by the next
+  // call.
   void Enter() { io_uring_submit(&ring_); }
 
   void Prepare(uint32_t slot) {

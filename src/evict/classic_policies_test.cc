@@ -43,7 +43,7 @@ TEST(TokenLimit, WhatNoRequestAddsKeepsItsPlace) {
   policy.End();
   policy.Begin({.prompt_tokens = 1000});
   policy.Add(BlockId(2));
-  // In between a view of another block ends, and one of a block that nobody has used.
+  // In between a view of another block ends, and one of a block that no request has used.
   auto paused = policy.Pause();
   policy.Remove(BlockId(0));
   policy.Add(BlockId(0));
@@ -158,7 +158,7 @@ class Cache {
     if (order_.empty()) return;
     const uint32_t victim = lru_.Victim()->number();
     RC_ASSERT(victim == order_.front());
-    // The promise of policy.h: what goes first is a leaf that nobody leases.
+    // The promise of policy.h: the victim is a leaf without leases.
     RC_ASSERT(blocks_[victim].leases == 0u);
     for (const Block& block : blocks_) RC_ASSERT(!block.present || block.parent != victim);
   }

@@ -22,14 +22,14 @@ LeafOrder::LeafOrder(uint32_t queues, std::shared_ptr<Table> table)
   for (uint32_t i = 0; i < queues; ++i) leaves_.emplace_back(&table_->memory);
 }
 
-// Most come as the newest of their queue.
+// Most blocks are added as the newest of their queue.
 void LeafOrder::Offer(BlockId block, const Rank& rank) {
   auto& leaves = leaves_[rank.queue];
   leaves.insert(leaves.end(), {rank.weight, rank.stamp, block});
   ++versions_[rank.queue];
 }
 
-// Most go from one end.
+// Most blocks are removed at one end.
 std::pmr::set<LeafOrder::Leaf>::iterator LeafOrder::Find(BlockId block, const Rank& rank) {
   auto& leaves = leaves_[rank.queue];
   if (leaves.begin()->block == block) return leaves.begin();

@@ -124,7 +124,7 @@ TEST(LeafOrder, KnowsWhereABlockStood) {
   EXPECT_FALSE(order.contains(BlockId(3)));
 }
 
-// Whoever remembers what a queue offered looks again when its version has moved.
+// A caller that remembers what a queue offered looks again when the version has moved.
 TEST(LeafOrder, AQueueWithOtherLeavesHasAnotherVersion) {
   LeafOrder order(kQueues);
   std::vector<uint64_t> versions(kQueues);

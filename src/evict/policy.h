@@ -64,24 +64,24 @@ class Policy {
   virtual std::unique_ptr<Policy> MakeSibling() const = 0;
   /// Most heap that a block in the cache takes, all siblings together.
   virtual uint64_t bytes_per_block() const = 0;
-  /// Whether it remembers anything beyond the blocks that are there.
+  /// Whether it remembers blocks that left the cache.
   virtual bool has_history() const { return false; }
-  /// That it may take so much heap for; unlimited until it is told.
+  /// Limits the heap for that; unlimited before the first call.
   virtual void SetHistory(uint64_t bytes) { (void)bytes; }
-  /// Whether Begin tells it anything; what it needs costs the caller a walk over the path.
+  /// Whether it uses Begin; the facts for Begin cost the caller a walk over the path.
   virtual bool hears_requests() const { return false; }
-  /// Whether it goes by BlockFacts::priority and expires_ms.
+  /// Whether it uses BlockFacts::priority and expires_ms.
   virtual bool heeds_priorities() const { return false; }
-  /// Whether Advance tells it anything.
+  /// Whether it uses Advance.
   virtual bool hears_time() const { return false; }
-  /// It is so late now. Time never goes back.
+  /// Sets the current time, which never goes back.
   virtual void Advance(uint64_t time_ms) { (void)time_ms; }
   /// The blocks added until End were used by this request. What is added outside of a request (by
   /// a view or a pin that was the last to hold a block) says nothing new about the block, except
   /// that it is recent: its class, and what counts requests, stay as they were.
   virtual void Begin(const RequestFacts& request) { (void)request; }
   virtual void End() {}
-  /// What a policy knows of one request while others come in between. Its own.
+  /// The policy's own state of one request while other calls come in between.
   struct Use {
     virtual ~Use() = default;
   };

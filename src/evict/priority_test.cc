@@ -90,7 +90,7 @@ TEST(Priority, TimePassesWithoutRequestsToo) {
   EXPECT_EQ(policy.Victim(), BlockId(0)) << "time does not go back";
 }
 
-// Between Begin and End others' calls may come in.
+// Between Begin and End calls for other requests may come in.
 TEST(Priority, WhatPausesIsNoRequest) {
   PriorityPolicy policy;
   EXPECT_EQ(policy.Pause(), nullptr);

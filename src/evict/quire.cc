@@ -9,7 +9,7 @@
 namespace quire::evict {
 namespace {
 
-// As many ends of paths, or watched blocks, are enough in any cache, or an eighth of its blocks.
+// Ends of paths, or watched blocks, that are enough in any cache; or an eighth of its blocks.
 constexpr uint64_t kEnough = 16'384;
 constexpr uint64_t kWatchedLeast = 1024;  // fewer teach nothing
 
@@ -69,7 +69,7 @@ void QuirePolicy::Begin(const RequestFacts& request) {
   BeginSome(request, use, keys_left);
 }
 
-// Between two pieces the learner may go, or be another one: nothing in it is pointed to.
+// Between two pieces the learner may be freed or replaced, so `use` has no pointer into it.
 bool QuirePolicy::BeginSome(const RequestFacts& request, std::unique_ptr<Use>& use,
                             uint64_t& keys_left) {
   if (use == nullptr) use = BeginFirst(request);
@@ -167,7 +167,7 @@ void QuirePolicy::Evict(BlockId block) {
   const BlockId parent = order_.Remove(block);
   records_->Prefetch(parent);  // mostly goes next
   has_evicted_ = true;
-  (*records_)[block] = {};  // so what the order remembers of it is not asked for
+  (*records_)[block] = {};  // so the order need not be asked for the former rank
   --resident_;
 }
 

@@ -63,7 +63,7 @@ class NaiveQuire {
     if (request_.under_way && learner_) learner_->judge.End(blocks_.size());
     request_.under_way = false;
   }
-  // Another's call comes between.
+  // A call of another request comes between.
   template <typename Call>
   void Between(const Call& call) {
     const Request paused = std::exchange(request_, {});

@@ -79,7 +79,7 @@ uint64_t HitsOfReaders(Policy& policy) {
   return hits;
 }
 
-TEST(QuirePolicy, LearnsWhoComesBack) {
+TEST(QuirePolicy, LearnsWhichPathsReturn) {
   LruPolicy lru;
   QuirePolicy quire;
   EXPECT_EQ(HitsOfReaders(lru), 0u);

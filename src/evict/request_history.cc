@@ -59,7 +59,7 @@ bool RecencyJudge::UseSome(const Path& path, Progress& at, uint64_t& keys_left) 
   // most recent.
   for (; at.renewed < at.found && keys_left > 0; --keys_left) {
     const auto place = recent_.Find(keys[at.found - 1 - at.renewed++]);
-    if (!place.is_none()) recent_.Renew(place);  // else it went between two pieces
+    if (!place.is_none()) recent_.Renew(place);  // else it left between two pieces
   }
   if (at.renewed < at.found) return false;
   const uint64_t added = keys.size() - at.found;

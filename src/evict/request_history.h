@@ -51,7 +51,8 @@ class PathHistory {
 };
 
 /// Runs a cache of the same size by recency, on keys alone, and keeps the balance of hits. While
-/// that is in the red by more than a small share of the blocks used, the policy has to stand back.
+/// that balance is negative by more than a small share of the blocks used, the policy must go by
+/// recency.
 ///
 /// Cost: two lookups per block of a request; kBytesEach per block of the cache
 class RecencyJudge {

@@ -211,7 +211,7 @@ TEST(RecencyJudge, RunsTheSameCacheByRecency) {
 
 // A policy that keeps nothing of what recency would have hit soon has to stand back, and may try
 // again once it has lost nothing for long.
-TEST(RecencyJudge, WhoLosesStandsBackForAWhile) {
+TEST(RecencyJudge, ALosingPolicyGoesByRecencyForAWhile) {
   RecencyJudge judge;
   const std::vector<uint64_t> path = {1, 2, 3, 4};
   judge.Use({path, 4, 0, 100});
@@ -268,7 +268,7 @@ TEST(RecencyJudge, WhereTheBoundsAre) {
   EXPECT_NEAR(static_cast<double>(lost), bound, 1.5);
 }
 
-// What nobody asked for is no loss, though recency has it.
+// A block that no request asked for is no loss, though recency has it.
 TEST(RecencyJudge, OnlyWhatWasAskedForCounts) {
   RecencyJudge judge;
   const std::vector<uint64_t> path = {1, 2, 3, 4};

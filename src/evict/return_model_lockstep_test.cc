@@ -86,7 +86,8 @@ class NaiveReturnModel {
     std::array<Values, kClasses> exposure;
     for (uint32_t c = 0; c < kClasses; ++c) {
       exposure[c].resize(kAges);
-      // Who was watched for longer than an age was at risk for all of it, who left it for half.
+      // A block watched for longer than an age was at risk for all of it, one whose watch ended in
+      // it for half.
       for (uint32_t age = 0; age < kAges; ++age) {
         for (uint32_t end = age; end < kAges; ++end) {
           const double blocks = returned_[c][end] + lost_[c][end] + watched[c][end];

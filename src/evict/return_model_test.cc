@@ -25,7 +25,7 @@ TEST(ReturnModel, AgesAreQuartersOfDoublings) {
   EXPECT_EQ(ReturnModel::AgeOf(UINT64_MAX), ReturnModel::kAges - 1);
 }
 
-TEST(ReturnModel, LearnsWhoReturns) {
+TEST(ReturnModel, LearnsWhichBlocksReturn) {
   ReturnModel model;
   EXPECT_EQ(model.Score(Kind(true)), model.Score(Kind(false)));
   for (int i = 0; i < 500; ++i) {
@@ -48,7 +48,7 @@ TEST(ReturnModel, AStepIsWhatCanBeWorkedOutByHand) {
   EXPECT_NEAR(model.Score({1, -1}), -1.0, 1e-9);
 }
 
-// Who returns with the same chance at every age is worth that chance, however old.
+// A block that returns with the same chance at every age is worth that chance, however old.
 TEST(ReturnModel, AConstantChanceIsItsOwnWorth) {
   ReturnModel::Ages hazard;
   hazard.fill(0.003);

@@ -24,7 +24,7 @@ TEST(ReturnShadow, SamplesByKeyAlone) {
 }
 
 // Half of the blocks return once, after more blocks than fit; the others never do. Recency hits
-// nothing, who learned which is which hits much.
+// nothing; a policy that learned which blocks return hits much.
 class Returners {
  public:
   void Run(ReturnShadow& shadow, uint64_t steps, uint64_t cache_blocks) {

@@ -118,7 +118,7 @@ double ReuseEstimator::HitRatio(uint64_t capacity_blocks) const {
   if (last < hits_.size()) {
     hits += hits_[last] * (capacity - begin) / (BucketBegin(last + 1) - begin);
   }
-  // A sample that by chance holds too few uses misses those of blocks that are used all the time.
+  // A sample that by chance holds too few uses lacks those of blocks that are used all the time.
   if (capacity_blocks > 0) hits += static_cast<double>(uses_) - sampled_uses_;
   return std::clamp(hits / static_cast<double>(uses_), 0.0, 1.0);
 }

@@ -158,7 +158,7 @@ TEST(ReuseEstimator, KeepsAsManySamplesAsItMay) {
   EXPECT_EQ(reuse.samples(), 1024u);
 }
 
-// Others' samples may need the memory then.
+// The samples of other accounts may need the memory then.
 TEST(ReuseEstimator, FewerSamplesTakeLessMemory) {
   ReuseEstimator reuse(2048);
   for (const Path& path : Chats(2000)) reuse.Use(path);
@@ -170,7 +170,7 @@ TEST(ReuseEstimator, FewerSamplesTakeLessMemory) {
   EXPECT_GT(reuse.HitRatio(1000), 0.1);
 }
 
-// Half of each path is new: nobody asked whether it was there.
+// Half of each path is new: no request asked whether it was there.
 TEST(ReuseEstimator, OnlyWhatWasAskedForCounts) {
   ReuseEstimator reuse;
   reuse.Use(Path{1, 2, 3, 4}, 2);

@@ -28,7 +28,7 @@ using RootId = Id<struct RootTag, uint32_t>;
 /// heap.
 ///
 /// Errors:   a miss is a value, and calls against the contract stop (QUIRE_CHECK). std::bad_alloc
-///           from Root, Insert and what appends to a vector: the tree is as it was
+///           from Root, Insert and calls that append to a vector: the tree is as it was
 /// Threads:  not synchronised; const methods may run together, the others need the caller's lock
 /// Lifetime: returned spans hold until the next non-const call, and must not be passed to one
 /// Source:   RadixAttention, arXiv 2312.07104; SPEC S1

@@ -17,7 +17,7 @@ namespace quire::index {
 /// two thousand numbers, where a table of a million would stop for a tenth of a second. Nothing
 /// iterates: no order is visible.
 ///
-/// Errors:  std::bad_alloc, and nothing has changed that anyone can see
+/// Errors:  std::bad_alloc, and nothing visible has changed
 /// Threads: none
 /// Source:  Litwin, Linear hashing, VLDB 1980; Knuth, TAOCP 3, 6.4 R (erasing without tombstones)
 class SplitSet {

@@ -13,10 +13,10 @@
 namespace quire::pool {
 namespace {
 
-// How long Trim may keep others waiting: pages dropped, and slots looked at, per hold of the lock.
+// Longest hold of the lock in Trim: pages dropped, and slots looked at, per hold.
 constexpr uint64_t kTrimBytesPerHold = 16ull << 20;
 constexpr uint32_t kTrimSlotsPerHold = 1 << 16;
-constexpr uint32_t kTrimSlotsPerSettle = 4096;  // what is waited for once
+constexpr uint32_t kTrimSlotsPerSettle = 4096;  // slots that one call of `settle` waits for
 
 uint64_t SlotStride(const PoolOptions& options) {
   return options.pieces == 1 ? RoundUp(options.slot_bytes, Pool::kSlotAlignment)

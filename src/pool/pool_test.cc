@@ -150,8 +150,8 @@ TEST_F(PoolTest, TrimTakesManySlotsInTurn) {
   }
 }
 
-// While it waits for those who still work on free slots, others are freed: it has not waited for
-// whoever works on them.
+// While Trim waits for operations on free slots, other slots are freed: Trim did not wait for
+// operations on these.
 TEST_F(PoolTest, TrimLeavesWhatWasFreedAfterItLooked) {
   const auto pool = Make(4096, 4);
   const auto slots = Allocate(*pool, 4);
@@ -169,7 +169,7 @@ TEST_F(PoolTest, TrimLeavesWhatWasFreedAfterItLooked) {
   EXPECT_EQ(pool->Trim(), 2 * 4096u);
 }
 
-// Nobody works on a slot any more whose memory is about to go.
+// No operation works on a slot any more whose memory is about to go.
 TEST_F(PoolTest, SlotsWithoutMemoryAreNotFree) {
   const auto pool = Make(4096, 4);
   pool->SetSlots(2);

@@ -1,5 +1,5 @@
 // Bytes charged against one hard limit, and what one party holds of a budget that many share. Pure
-// arithmetic: what the bytes are, the caller knows.
+// arithmetic: the caller knows what the bytes are.
 #ifndef QUIRE_QUOTA_LEDGER_H_
 #define QUIRE_QUOTA_LEDGER_H_
 
@@ -18,8 +18,8 @@ namespace quire::quota {
 /// Threads: any; no lock. used_bytes() never exceeds limit_bytes(), not even for a moment
 class Ledger {
  public:
-  /// What is charged here is charged to `shared` too, if there is one: a budget of several ledgers,
-  /// which must outlive them.
+  /// Every charge is also made to `shared`, if there is one: a budget of several ledgers, which
+  /// must outlive them.
   explicit Ledger(uint64_t limit_bytes, Ledger* shared = nullptr)
       : limit_bytes_(limit_bytes), shared_(shared) {}
   Ledger(const Ledger&) = delete;
@@ -35,7 +35,7 @@ class Ledger {
 
   uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
-  /// Of a shared budget others may take some before it is charged.
+  /// Of a shared budget other ledgers may take some before it is charged.
   uint64_t available_bytes() const {
     const uint64_t limit_bytes = this->limit_bytes();
     const uint64_t own_bytes = limit_bytes - std::min(limit_bytes, used_bytes());

@@ -98,7 +98,7 @@ Result<void> OwnerCacheImpl::Append(uint32_t layer, const LayerRows& rows) {
   }
 }
 
-// Without a lock while others make room: they may be asking for room of this one.
+// No lock is held while other owners make room: they may be asking for room of this one.
 Result<void> OwnerCacheImpl::Grow(uint64_t tokens) {
   while (true) {
     Result<void> grown;

@@ -61,10 +61,11 @@ class OwnerCacheImpl final : public OwnerCache {
   Result<void> ReadBlocks(
       uint32_t layer, const std::function<Result<void>(const LayerBlocks&)>& read) const override;
 
-  /// The owner's end: gives everything back, but for what an engine runs: that hears of it at its
-  /// next call, and gives it back. What views still pin goes with them.
+  /// Ends the owner: gives everything back, except the sequence of an engine's request: the
+  /// engine's next call fails, and then it gives the sequence back. Slots that views still pin go
+  /// with the views.
   void End(OwnerState how);
-  /// Gives everything back, of what an engine ran too.
+  /// Gives everything back, also an engine's sequence.
   void GiveBack();
   Result<void> CheckAlive() const;
   /// Counts a use.
@@ -89,8 +90,8 @@ class OwnerCacheImpl final : public OwnerCache {
   const Clock& clock_;
   const std::unique_ptr<Sequence> sequence_;
 
-  // Shared: an append to one layer. Alone: whatever changes the block lists. Nothing of the
-  // registry's is taken while it is held.
+  // Shared: an append to one layer. Exclusive: changes of the block lists. No lock of the registry
+  //         is taken while it is held.
   mutable SharedMutex structure_{LockRank::kOwner};
   const std::unique_ptr<LayerMutex[]> layers_;          // one writer per layer of the sequence
   std::atomic<uint64_t> room_tokens_;                   // written alone

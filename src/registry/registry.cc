@@ -55,7 +55,7 @@ Result<std::unique_ptr<RegistryImpl>> RegistryImpl::Make(CacheOptions options) {
   QUIRE_TRY(options.geometry.Validate());
   std::unique_ptr<RegistryImpl> registry(new RegistryImpl(std::move(options)));
   MutexLock lock(registry->mutex_);
-  // The common one, so that what cannot work shows now.
+  // The common store, so that options that cannot work fail now.
   QUIRE_ASSIGN(const Store* const common, registry->StoreFor({}));
   registry->requests_ = std::make_unique<RequestCache>(*common->cache, *registry);
   return registry;
@@ -116,11 +116,11 @@ Result<std::shared_ptr<OwnerCache>> RegistryImpl::GetOrCreate(const Owner& owner
     if (found) return found;
     QUIRE_ASSIGN(store, StoreFor(options));
   }
-  // Made without the lock: it may need room that others give up.
+  // Made without the lock: it may need room that other owners must free.
   QUIRE_ASSIGN(auto made, MakeOwner(owner, options, *store, prompt));
   MutexLock lock(mutex_);
   QUIRE_ASSIGN(auto found, known());
-  if (found) return found;  // another thread was first; what was made ends here
+  if (found) return found;  // another thread was first; the new owner ends here
   made->Touch();
   owners_.emplace(owner, made);
   return made;
@@ -214,14 +214,14 @@ std::vector<Cache*> RegistryImpl::Caches() const {
   return caches;
 }
 
-// A block of every cache. False: there is none.
+// Evicts a block of every cache. False: there is none.
 bool RegistryImpl::EvictUnused() {
   uint64_t evicted = 0;
   for (Cache* const cache : Caches()) evicted += cache->Evict(1);
   return evicted > 0;
 }
 
-// Of equal times the lower owner goes. False: there is none.
+// Of equal times the owner with the lower number goes. False: there is none.
 bool RegistryImpl::EvictLeastRecent(const OwnerCacheImpl* except) {
   std::shared_ptr<OwnerCacheImpl> victim;
   {
@@ -252,7 +252,8 @@ EvictReport RegistryImpl::EvictToBudget(uint64_t bytes) {
   return report;
 }
 
-// Of owners that are not evicted. At least: what slots cost besides their bytes is not counted.
+// Bytes of owners that are not evicted. A lower bound: what slots cost besides their bytes is not
+// counted.
 uint64_t RegistryImpl::LastingBytes() const {
   MutexLock lock(mutex_);
   uint64_t bytes = 0;
@@ -277,7 +278,7 @@ Result<void> RegistryImpl::Grow(uint64_t bytes) {
   while (true) {
     const std::vector<Cache*> caches = Caches();
     for (Cache* const cache : caches) {
-      // One that is larger already could not follow when the budget went down.
+      // A cache that is larger already could not follow when the budget went down.
       if (cache->stats().hot_bytes_limit < bytes) QUIRE_TRY(cache->Resize(bytes));
     }
     AtSyncPoint("registry: caches have grown, the budget has not");
@@ -299,7 +300,7 @@ Result<void> RegistryImpl::Shrink(uint64_t bytes) {
     if (!EvictUnused() && !EvictLeastRecent(nullptr)) return busy(bytes_used());
   }
   for (Cache* const cache : Caches()) {
-    // Where a live owner's slots are in the way it keeps its memory; the budget is what counts.
+    // Where a live owner's slots prevent it the cache keeps its memory; the budget is what counts.
     if (auto resized = cache->Resize(bytes); !resized) {
       LogDebug("registry: {}", resized.error().message);
     }

@@ -35,8 +35,7 @@ class RegistryImpl final : public Registry {
   uint64_t owner_count() const override;
   std::vector<OwnerStats> Owners() const override;
 
-  /// What requests() does with each sequence: makes an inference owner of it, which is never
-  /// evicted; and its end.
+  /// Makes an inference owner of a sequence of requests(), which is never evicted.
   std::shared_ptr<OwnerCacheImpl> Adopt(std::unique_ptr<Sequence> sequence);
   void Dismiss(const std::shared_ptr<OwnerCacheImpl>& owner);
 

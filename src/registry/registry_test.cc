@@ -192,7 +192,7 @@ TEST(Registry, TheLeastRecentlyUsedInferenceGoesFirst) {
   EXPECT_NE(world.registry->Find(InferenceOwner{3}), nullptr);
 }
 
-// The clock says the same of all, so something else must decide, and always alike.
+// Owners with equal times need another rule, which always decides the same.
 TEST(Registry, OfEqualTimesTheLowerOwnerGoes) {
   World world(40);
   for (const uint64_t id : {5u, 3u, 4u}) {
@@ -242,7 +242,7 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   EXPECT_EQ(registry.owner_count(), 3u) << "the least recent went";
   EXPECT_NE(registry.Find(InferenceOwner{3}), nullptr);
   for (const auto& run : runs) world.ExpectHolds(*run, lasting);
-  // The next one's room is made by the last inference owner; then nothing is left to go.
+  // The last inference owner is evicted for the next one; then nothing is left to evict.
   const auto longer = Join(lasting, SomeTokens(3 * kBlock, 2));
   Must(world.Feed(*runs[0], longer));
   EXPECT_EQ(registry.Find(InferenceOwner{3}), nullptr);
@@ -274,7 +274,7 @@ class HookedClock final : public Clock {
 
 // The owner cache reads the clock when it is made, without any lock; after that only the use is
 // counted, so the reading before the last one is between the two holds of the registry's lock.
-TEST(Registry, WhoComesSecondGetsTheOwnerThatIsThere) {
+TEST(Registry, ASecondCallerGetsTheOwnerThatExists) {
   HookedClock clock;
   const auto registry = Must(Registry::Create({.geometry = SmallGeometry(),
                                                .profile = kF16,
@@ -359,7 +359,7 @@ TEST(Registry, ABudgetHoldsABlockAtLeast) {
   Must(world.registry->Resize(block_bytes));
 }
 
-// What it had room for before is somebody else's now: it must ask for room again.
+// Other owners have taken the room that it had before: it must ask again.
 TEST(Registry, AClearedOwnerHasNoRoomLeft) {
   World world(12);
   const auto cleared = world.Get(InferenceOwner{1});

@@ -4,8 +4,8 @@
 
 namespace quire::registry {
 
-/// What an engine writes to, and its owner with it. Released by name meanwhile, it fails at the
-/// next call that writes; until it ends nothing of it goes, for kernels may be reading.
+/// A sequence that an engine writes to, with its owner. If the owner is released by name, the next
+/// call that writes fails; until the sequence ends its slots stay, because kernels may be reading.
 class OwnedSequence final : public Sequence {
  public:
   OwnedSequence(RequestCache& cache, Sequence& inner) : cache_(cache), inner_(inner) {}

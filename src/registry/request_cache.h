@@ -1,4 +1,4 @@
-// An engine's door to a registry: a cache whose sequences are owners.
+// The cache that a registry gives an engine: its sequences are owners.
 #ifndef QUIRE_REGISTRY_REQUEST_CACHE_H_
 #define QUIRE_REGISTRY_REQUEST_CACHE_H_
 
@@ -13,7 +13,7 @@ namespace quire::registry {
 class OwnerCacheImpl;
 class RegistryImpl;
 
-/// See Registry::requests. What it does not say itself, the registry's cache does.
+/// See Registry::requests. Other calls are passed on to the registry's cache.
 ///
 /// Lifetime: `inner` and `registry` must outlive it and its sequences
 class RequestCache final : public ForwardingCache {
@@ -27,7 +27,7 @@ class RequestCache final : public ForwardingCache {
   /// The whole registry's budget, not this cache's alone.
   Result<void> Resize(uint64_t hot_bytes) override;
 
-  /// A sequence that is an owner until it ends, of one that was just made.
+  /// Makes an owner, until it ends, of a sequence that was just opened.
   Result<std::unique_ptr<Sequence>> OwnerOf(Result<std::unique_ptr<Sequence>> made);
   void EndOwner(const std::shared_ptr<OwnerCacheImpl>& owner);
 

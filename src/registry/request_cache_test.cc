@@ -109,7 +109,7 @@ TEST(RequestCache, WhatItOpensIsAnOwnerUntilItEnds) {
   EXPECT_EQ(Must(world.Open(world.registry->requests(), prompt))->length(), 3u * kBlock);
 }
 
-TEST(RequestCache, WhatRunsIsNotEvictedAndEvictsNobody) {
+TEST(RequestCache, ARunningRequestIsNotEvictedAndEvictsNoOwner) {
   World world(12, 20);
   Registry& registry = *world.registry;
   const auto prompt = SomeTokens(4 * kBlock, 1);
@@ -117,14 +117,14 @@ TEST(RequestCache, WhatRunsIsNotEvictedAndEvictsNobody) {
   const auto idle = world.Get(InferenceOwner{7});
   Must(world.Feed(*idle, SomeTokens(4 * kBlock, 2)));
 
-  // The engine hears what a cache of its own would say, and waits for its own.
+  // The engine gets the errors of a cache of its own, and waits for its own requests.
   const auto full = world.Open(registry.requests(), SomeTokens(5 * kBlock, 3));
   ASSERT_FALSE(full.has_value());
   EXPECT_EQ(full.error().code, ErrorCode::kNoSpace);
   EXPECT_THAT(full.error().message, ::testing::Not(HasSubstr("inference")));
   EXPECT_EQ(registry.owner_count(), 2u);
 
-  // A training run takes the room of the idle owner, and then there is none.
+  // A training run takes the room of the idle owner, and then none is left.
   const auto run = world.Get(TrainingOwner{"lora", 1});
   Must(world.Feed(*run, SomeTokens(6 * kBlock, 4)));
   EXPECT_EQ(registry.Find(InferenceOwner{7}), nullptr);

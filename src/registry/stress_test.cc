@@ -117,7 +117,7 @@ class Stress {
   }
 
  private:
-  // Views that outlive what they were taken of; and those that pin nothing, with what they showed.
+  // Views that outlive the sequence they show; and those that pin nothing, with what they showed.
   struct Loose {
     UnleasedView view;
     std::vector<std::byte> bytes;
@@ -164,7 +164,7 @@ class Stress {
     const std::lock_guard lock(place.mutex);
     return place.item;
   }
-  // What stood there ends after the lock, if nobody else uses it.
+  // The item that was there ends after the lock is released, if no other thread uses it.
   void Put(Prng& prng, std::shared_ptr<Item> item) {
     Place& place = Any(prng);
     {
@@ -253,7 +253,7 @@ class Stress {
     }
   }
 
-  // The right bytes or an error, whatever happened meanwhile.
+  // The right bytes or an error, in every order.
   void PinAgain(Views& views) {
     for (size_t i = views.loose.size(); i > 0; --i) {
       const Loose& loose = views.loose[i - 1];
@@ -363,7 +363,7 @@ class Stress {
         kOwnerSlotsLeast + prng.NextBelow(kOwnerSlotsMost - kOwnerSlotsLeast + 1);
     const std::lock_guard lock(budget_mutex_);
     const auto moved = registry_->Resize(slots * charge_bytes_);
-    // Beside the training runs there are owners that others are making just now.
+    // Beside the training runs there are owners that other threads are making just now.
     if (moved) return;
     ASSERT_EQ(moved.error().code, ErrorCode::kBusy) << moved.error().message;
   }

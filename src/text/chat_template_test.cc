@@ -132,8 +132,8 @@ double ThreadCpuSeconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
-// Each does an operation again and again whose work, done in the obvious way and charged by the
-// length of a text or not at all, takes minutes or hours before a limit is met.
+// Each repeats an operation that takes minutes or hours before a limit is reached, if it is
+// implemented in the obvious way and charged by the length of a text or not at all.
 TEST(ChatTemplateTest, WhatIsChargedIsTheWorkThatIsDone) {
   const std::string often = "{% set r = range(100000) %}{% for i in r %}{% for j in r %}";
   const std::string ends = "{% endfor %}{% endfor %}";

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kFileBytesMax = 1 << 20;
 constexpr size_t kEosMax = 64;
 
-// What does nothing at this value.
+// Fields that have no effect at this value.
 constexpr std::pair<std::string_view, double> kNeutral[] = {
     {"repetition_penalty", 1},
     {"encoder_repetition_penalty", 1},

@@ -1,4 +1,5 @@
-// generation_config.json: how the model's makers sample from it, and what ends its texts.
+// generation_config.json: the sampling defaults of the model's makers, and the tokens that end its
+// texts.
 #ifndef QUIRE_TEXT_GENERATION_CONFIG_H_
 #define QUIRE_TEXT_GENERATION_CONFIG_H_
 

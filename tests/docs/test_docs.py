@@ -1,5 +1,5 @@
 """What README.md and docs/*.md cite is there; what docs/spec.md does not call open has a test; the
-entries of docs/decisions.md are numbered and short."""
+entries of docs/decisions.md are short and numbered, superseded ones in docs/lab beside them."""
 
 import pathlib
 import re
@@ -16,6 +16,8 @@ PATH = re.compile(rf"(?<![\w./~$-])(?:{'|'.join(FOLDERS)})/[\w.*/-]*[\w*/]")
 NAME = re.compile(r"`([\w*-]+(?:-inl)?\.(?:h|c|cc|cu|py))`")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 DECISION = re.compile(r"^(\d+)\. (.*?)(?=^\d+\. |\Z)", re.MULTILINE | re.DOTALL)
+DECISIONS = "docs/decisions.md"
+SUPERSEDED = "docs/lab/decisions-superseded.md"
 SENTENCES_MAX = 6  # of a decision: its title and five more
 ROW = re.compile(r"^\|(.+)\|\s*$")
 
@@ -77,15 +79,21 @@ def sentences(text):
     return len(re.findall(r"[.?!]\**(?=\s|$)", text))
 
 
+def decisions(root, path):
+    return [(int(match[1]), match[2]) for match in DECISION.finditer((root / path).read_text())]
+
+
 def decision_violations(root):
-    numbered = 0
-    for match in DECISION.finditer((root / "docs" / "decisions.md").read_text()):
-        numbered += 1
-        number, count = int(match[1]), sentences(match[2])
-        if number != numbered:
-            yield f"docs/decisions.md: decision {number} follows {numbered - 1}"
-        if count > SENTENCES_MAX:
-            yield f"docs/decisions.md: decision {number} has {count} sentences, at most {SENTENCES_MAX}"
+    """Each number is in one of two files, in ascending order, with none left out over both."""
+    superseded = {number for number, _ in decisions(root, SUPERSEDED)}
+    last = 0
+    for number, text in decisions(root, DECISIONS):
+        gap = set(range(last + 1, number)) - superseded
+        if gap or number <= last or number in superseded:
+            yield f"{DECISIONS}: decision {number} follows {last}"
+        last = number
+        if (count := sentences(text)) > SENTENCES_MAX:
+            yield f"{DECISIONS}: decision {number} has {count} sentences, at most {SENTENCES_MAX}"
 
 
 def violations(root):
@@ -104,7 +112,8 @@ class Documents(unittest.TestCase):
         self.assertGreater(sum(proof == "open" for _, _, proof in rows), 0)
         lines = (ROOT / "docs" / "spec.md").read_text().splitlines()
         self.assertGreater(sum(len(cited_paths(line)) for line in lines), 80)
-        self.assertGreater(len(DECISION.findall((ROOT / "docs" / "decisions.md").read_text())), 50)
+        self.assertGreater(len(decisions(ROOT, DECISIONS)), 50)
+        self.assertGreater(len(decisions(ROOT, SUPERSEDED)), 1)
         self.assertEqual(sentences("**Title.** One (not. this). Two: 1.5 ms, a.b. Three?"), 4)
 
 
@@ -161,11 +170,24 @@ class Planted(unittest.TestCase):
                                            "X9 is not open, but no test", "docs/spec.md")
 
     def test_a_long_decision_and_a_missing_one(self):
-        path = "docs/decisions.md"
-        last = len(DECISION.findall((self.root / path).read_text()))
+        last = decisions(self.root, DECISIONS)[-1][0]
         text = "**What.** Why. And. So. Then. Thus. More.\n"
-        self.assert_planting_fails(f"{last + 1}. {text}", f"decision {last + 1} has 7 sentences", path)
-        self.assert_planting_fails("99. **What.** Why.\n", "decision 99 follows", path)
+        self.assert_planting_fails(f"{last + 1}. {text}", f"decision {last + 1} has 7 sentences",
+                                   DECISIONS)
+        self.assert_planting_fails(f"{last + 3}. **What.** Why.\n",
+                                   f"decision {last + 3} follows {last + 1}", DECISIONS)
+
+    def test_a_decision_that_is_superseded(self):
+        last = decisions(self.root, DECISIONS)[-1][0]
+        with open(self.root / SUPERSEDED, "a") as file:
+            file.write(f"{last + 1}. **What.** Why.\n")
+        with open(self.root / DECISIONS, "a") as file:
+            file.write(f"{last + 2}. **What.** Why.\n")
+        self.assertEqual(set(violations(self.root)), self.before)
+        self.assert_planting_fails(f"{last + 2}. **What.** Why.\n",
+                                   f"decision {last + 2} follows {last + 2}", DECISIONS)
+        self.assert_planting_fails(f"{last + 2}. **What.** Why.\n",
+                                   f"decision {last + 2} follows {last}", SUPERSEDED)
 
     def test_an_open_promise_needs_none(self):
         file = self.root / "docs/spec.md"

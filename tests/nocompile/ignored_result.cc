@@ -1,6 +1,4 @@
-// A failure that nobody looks at.
-// flags: -Werror=unused-result
-// expect: ignoring return value
+// A failure that the caller ignores. flags: -Werror=unused-result expect: ignoring return value
 #include "base/json.h"
 
 bool Use() {

@@ -176,7 +176,7 @@ class LockStep {
     }
   }
 
-  // What is in use beyond the end stays so, and the pool grows again only when it is gone.
+  // Slots in use beyond the end stay, and the pool grows again only when they are gone.
   void Resize() {
     const auto count =
         *rc::gen::inRange<uint32_t>(1, static_cast<uint32_t>(references_.size()) + 1);

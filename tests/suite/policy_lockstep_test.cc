@@ -154,7 +154,7 @@ class NaiveS3Fifo final : public NaivePolicy {
     std::ranges::sort(blocks, {}, [&](BlockId block) { return entries_.at(block).place; });
     return blocks;
   }
-  // Who was used since gets another round, or moves to the main queue, before it may go.
+  // A block that was used since gets another round, or moves to the main queue, before it may go.
   void Settle() {
     while (const auto first = Victim()) {
       Entry& entry = entries_[*first];

@@ -50,7 +50,7 @@ std::vector<uint32_t> VictimsOfARun(Policy& policy, uint64_t seed) {
 
 TEST_P(PolicySuite, HasTheNameItIsMadeBy) { EXPECT_EQ(Make()->name(), GetParam()); }
 
-TEST_P(PolicySuite, VictimsAreLeavesThatNobodyLeases) {
+TEST_P(PolicySuite, VictimsAreLeavesWithoutLeases) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     const auto policy = Make();
     Prng prng(seed);

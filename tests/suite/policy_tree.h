@@ -52,7 +52,7 @@ class PolicyTree {
     return victim->number();
   }
 
-  /// Some leaf that nobody leases goes for another reason.
+  /// Some leaf without leases goes for another reason.
   void Forget() {
     std::vector<uint32_t> leaves;
     for (uint32_t i = 0; i < blocks_.size(); ++i) {

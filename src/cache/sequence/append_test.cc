@@ -57,7 +57,7 @@ TEST(Append, AnyChunkingGivesTheSameBytes) {
     const auto tokens = SomeTokens(kTokens, 1);
     std::vector<std::byte> row_by_row;
     for (const uint32_t chunk : {1u, 3u, 15u, 16u, 17u, 33u, 75u}) {
-      // A cache each: fresh pages are zero, so what was never written compares equal.
+      // A cache each: fresh pages are zero, so bytes that were never written compare equal.
       TestCache cache(8, SmallGeometry(), NumericProfile::Uniform(codec));
       const auto sequence = cache.Open(tokens);
       for (uint32_t begin = 0; begin < kTokens; begin += chunk) {
@@ -285,7 +285,7 @@ TEST(Commit, NamesTheLayerThatIsBehindAndChangesNothing) {
   EXPECT_THAT(refused.error().message, HasSubstr("layer 1 has only 30"));
   EXPECT_EQ(cache.Snapshot(), before);
   EXPECT_EQ(sequence->length(), 0u);
-  // As far as all layers are, it goes; the rest later.
+  // Commit takes the tokens that all layers have; the others later.
   Must(sequence->Commit(std::span(tokens).first(30)));
   EXPECT_EQ(cache.cache->stats().published_blocks, 1u);
   Must(cache.model.Feed(*sequence, tokens));

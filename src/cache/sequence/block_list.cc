@@ -13,7 +13,7 @@ namespace {
 // A chunk is copied whole: small enough for a fork's end, large enough that a long context has few.
 constexpr uint64_t kChunkTokens = 1024;
 constexpr uint64_t kChunkBlocksMin = 4;
-// What a chunk takes besides its entries: itself, and what the heap adds to its four parts.
+// Bytes of a chunk besides its entries: the object, and the heap's overhead for its four arrays.
 constexpr uint64_t kChunkBytes = 192;
 
 }  // namespace
@@ -30,7 +30,8 @@ BlockList::Chunk& BlockList::OwnChunkOf(uint64_t block) {
   return *chunks_[chunk];
 }
 
-// Of a chunk of a list of so many blocks. The first chunks of short sequences grow by doubling.
+// The capacity of a chunk in a list of so many blocks. The first chunk of a short sequence grows by
+// doubling.
 uint64_t BlockList::CapacityFor(uint64_t chunk, uint64_t blocks) const {
   const uint64_t used = std::min(chunk_blocks_, blocks - chunk * chunk_blocks_);
   return std::min(chunk_blocks_, std::bit_ceil(std::max(kChunkBlocksMin, used)));
@@ -82,7 +83,7 @@ void BlockList::Resize(uint64_t blocks) {
         chunks_[first + i] = std::move(made[i]);
       }
     }
-    // What a longer life left there is nobody's.
+    // Clears entries that an earlier, longer list left there.
     const uint64_t end = std::min(blocks, (first + 1) * chunk_blocks_);
     const uint64_t begin = std::exchange(size_, blocks);
     for (uint64_t block = begin; block < end; ++block) {

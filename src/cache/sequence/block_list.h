@@ -1,4 +1,4 @@
-// What a sequence remembers of its blocks: where they lie, their ids, their tokens.
+// What a sequence remembers of its blocks: their slots, ids and tokens.
 #ifndef QUIRE_CACHE_SEQUENCE_BLOCK_LIST_H_
 #define QUIRE_CACHE_SEQUENCE_BLOCK_LIST_H_
 
@@ -15,8 +15,9 @@
 namespace quire::cache {
 
 /// Blocks in token order, in chunks. A fork shares the chunks before its own end with the list it
-/// was forked from; shared chunks are never written again, so both may go on, on any thread.
-/// Whoever wants to write an entry of a shared chunk calls Own first, which copies it.
+/// was forked from; shared chunks are never written again, so both lists may grow, on any thread.
+/// Before it writes an entry of a shared chunk, the owner of a list calls Own, which copies the
+/// chunk.
 ///
 /// Two counts of their own say how many of the first blocks have ids (they are published) and how
 /// many tokens are known.
@@ -63,10 +64,10 @@ class BlockList {
   void AddTokens(std::span<const TokenId> tokens);
   void SetTokens(uint64_t tokens) { tokens_ = tokens; }
 
-  /// The first `blocks` blocks; chunks that lie before block `shared_end` are shared from now on.
-  /// Needs shared_end <= blocks <= size().
+  /// A list of the first `blocks` blocks; chunks that lie before block `shared_end` are shared from
+  /// now on. Needs shared_end <= blocks <= size().
   BlockList Fork(uint64_t blocks, uint64_t shared_end);
-  /// Makes the chunks from that of `block` on its own.
+  /// Copies the shared chunks from that of `block` on.
   void Own(uint64_t block);
 
   /// What one block takes, in bytes.
@@ -81,7 +82,7 @@ class BlockList {
   /// the last list that has it ends.
   void Pay(uint64_t begin, uint64_t end, MetadataCharge& charge);
   uint64_t chunk_blocks() const { return chunk_blocks_; }
-  /// Blocks from here on are in chunks of its own.
+  /// Blocks from here on are in chunks that no other list shares.
   uint64_t owned_begin() const { return owned_from_ * chunk_blocks_; }
 
  private:

@@ -93,7 +93,7 @@ TEST(OpenAs, RefusesExactlyWhatOpenHasNoRoomFor) {
         const auto fed = world.model.Feed(
             **sequence, std::span(prompt).first(std::min<uint64_t>(end, prompt.size())));
         if (fed) continue;
-        // What its window has passed stays as cache, and it may not evict that.
+        // The slots outside its window stay cached, and it may not evict them.
         ASSERT_EQ(options.on_full, OnFull::kNoEvict) << fed.error().message;
         break;
       }
@@ -113,7 +113,7 @@ TEST(OpenAs, ARefusalIsNoUseOfWhatItFinds) {
   const std::vector<TokenId> longer = Join(older, SomeTokens(5 * kBlock, 3));
   const auto holder = world.Open(SomeTokens(kBlock, 4));
   const SequenceOptions options = {};
-  // It would need 2 shared blocks and 5 of the 3 that are free or evictable besides.
+  // It would need 2 shared blocks and 5 more, and 3 are free or evictable besides.
   for (int i = 0; i < 3; ++i) {
     const auto plan = world.cache->Acquire({.identity = &world.identity,
                                             .tokens = std::span(longer).first(6 * kBlock - 1),

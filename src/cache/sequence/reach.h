@@ -1,4 +1,4 @@
-// How far back the layers of one group look, and so which of a sequence's blocks they still need.
+// How far back the layers of one group look, and which of a sequence's blocks they still need.
 #ifndef QUIRE_CACHE_SEQUENCE_REACH_H_
 #define QUIRE_CACHE_SEQUENCE_REACH_H_
 
@@ -26,7 +26,8 @@ using PerClass = std::array<T, kClassesMax>;
 
 /// Blocks [0, sink_blocks) and those from first_needed on; with full attention all of them, of the
 /// open form only those that are not whole yet and so many before them. Of a sequence that streams,
-/// layers with full attention need in memory what cannot be streamed yet: whole splits go.
+/// layers with full attention need in memory the blocks that cannot be streamed yet; the others are
+/// released by whole splits.
 class WindowReach {
  public:
   WindowReach() = default;
@@ -48,16 +49,16 @@ class WindowReach {
         block_tokens_(block_tokens),
         sink_blocks_(DivUp(uint64_t{group.sink_tokens}, uint64_t{block_tokens})) {}
 
-  /// Blocks are let go of while the sequence lives.
+  /// Whether blocks are released while the sequence lives.
   bool windowed() const { return window_tokens_ != 0 || open_ || streams(); }
   uint64_t sink_blocks() const { return sink_blocks_; }
-  /// What is let go of is seen all the same: it is streamed.
+  /// Whether released blocks are still read: from the store, as a stream.
   bool streams() const { return resident_tokens_ != 0; }
-  /// So many blocks are let go of together: what streams does so by whole splits.
+  /// Blocks that are released together: a streamed sequence releases whole splits.
   uint64_t blocks_at_once() const { return streams() ? kSplitTokens / block_tokens_ : 1; }
 
   /// First block after the sinks that a query at `position` or later may see, or the last block
-  /// before `position` if it sees none: who holds that one holds on to the path.
+  /// before `position` if it sees none: holding that block keeps its whole path in the index.
   uint64_t first_needed(uint64_t position) const {
     if (open_) {
       const uint64_t own_block = position / block_tokens_;

@@ -1,4 +1,4 @@
-// Going back and apart: Rollback, Fork, Reset, and what others see of it.
+// Rollback, Fork, Reset, and what other sequences see of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,7 +90,7 @@ TEST(Rollback, WithoutRoomForTheCopyChangesNothing) {
   Must(cache.model.Feed(*sequence, std::span(tokens).first(kBlock)));
 }
 
-// A viewed tail block is a promise to the viewer; no row was dropped, so nothing needs a copy.
+// A view shows the tail block and must not change; no row was dropped, so nothing needs a copy.
 TEST(Rollback, ToWhereItStandsNeedsNoRoom) {
   TestCache cache(1);
   const auto tokens = SomeTokens(5, 1);
@@ -191,7 +191,7 @@ TEST(Reset, LeavesPublishedBlocksToOthers) {
   EXPECT_EQ(cache.slots_used(), 3u);
   EXPECT_EQ(cache.cache->stats().evictable_blocks, 3u);
   EXPECT_EQ(cache.Resident(tokens), 48u);
-  // What it computes again is found again.
+  // The tokens that it computes again are found again.
   Must(cache.model.Feed(*sequence, tokens));
   EXPECT_EQ(cache.cache->stats().deduplicated_total, 3u);
 }

@@ -1,4 +1,4 @@
-// Selective keeping: a sequence that goes on with some of its blocks.
+// Selective keeping: a second sequence with some of the blocks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
                               kept_blocks[i], whole));
   }
 
-  // Of the open class the last ones it keeps are read.
+  // In the open class only the last kept blocks are read.
   PerClass<std::span<const uint64_t>> kept{kept_blocks};
   if (slots_.class_count() > 1) {
     kept[1] = kept_blocks.last(
@@ -42,7 +42,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
                     block, verbs_.cache.options().profile.residual_tokens, kept[1].size()));
   }
 
-  // Published blocks lie on a path that a hold would pin as a whole.
+  // A lease on a published block would keep the whole path before it.
   const auto is_published = [&](uint64_t block) { return block < slots_.list().published(); };
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < slots_.class_count(); ++c) {

@@ -1,4 +1,4 @@
-// Going on with some blocks: what the selection holds, costs and leaves behind.
+// Sequences with some of the blocks: what they hold, cost and leave behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ TEST_P(SelectTest, GivesTheRestBack) {
     auto whole = cache_.Run(tokens, {.publish = publish});
     const auto selected = Must(whole->Select(Blocks{0, 7}));
     whole.reset();
-    cache_.cache->Evict(100);  // what is published and nobody holds
+    cache_.cache->Evict(100);  // published blocks without leases
     EXPECT_EQ(cache_.slots_used(), 2u) << publish;
     EXPECT_EQ(selected->stats().blocks_own, 2u);
   }

@@ -11,7 +11,7 @@
 namespace quire::cache {
 namespace {
 
-// Keys and tokens of a sequence that streams are paid for besides the entries.
+// A streamed sequence pays for its keys and tokens besides the entries.
 uint64_t BytesToGrow(const SequenceSlots& slots, const SequenceStream* stream, uint64_t blocks) {
   const uint64_t entries = BytesToGrow(slots.classes(), slots.list(), blocks);
   if (stream == nullptr) return entries;
@@ -50,7 +50,7 @@ SequenceImpl::SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots o
     slots_.Grow(blocks, own_slots.all());
     charge_ = start.charge.Split(FixedBytes(verbs.cache.classes()));
     slots_.list().Pay(slots_.list().owned_begin(), blocks, start.charge);
-    charge_.Add(std::move(start.charge));  // what no chunk of its own takes
+    charge_.Add(std::move(start.charge));  // bytes that no chunk of its own takes
   }
   verbs_.sequences.Add(id_, *this);
   if (stream_ != nullptr) stream_->SetStreamed(slots_.passed(stream_->slot_class()));
@@ -104,7 +104,7 @@ SequenceStats SequenceImpl::stats() const {
   return stats;
 }
 
-// What the store has taken since the last commit did not wait for it leaves memory first.
+// Blocks leave memory first that the store wrote since the last commit, which did not wait for it.
 Result<void> SequenceImpl::Reserve(uint64_t tokens) {
   if (stream_ != nullptr && stream_->is_deferred()) PassWindows(length());
   return EnsureCapacity(tokens, 0, 0);
@@ -145,10 +145,10 @@ Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
       counts = lacking;
       metadata_bytes = lacking_bytes;
     }
-    // Another layer's thread has made room too.
+    // The thread of another layer has made room too.
     added.Release();
     charge = {};
-    // Without the lock: readers go on.
+    // Without the lock, so that readers continue.
     auto taken = AddSlots(counts, metadata_bytes);
     if (!taken) {
       const std::string held = stream_ == nullptr ? std::string() : stream_->failure();
@@ -211,7 +211,7 @@ Result<void> CheckRows(const RowsView& rows, const StreamLayout& stream, uint32_
   return {};
 }
 
-// Encodes what one layer has of a whole block, once. Later positions read only that.
+// Encodes one layer of a whole block, once. Later positions read only the sealed form.
 void Seal(const LockedState& cache, uint32_t layer, SlotId open_slot, SlotId sealed_slot) {
   const codec::SlotLayout& layout = cache.layout();
   const codec::SlotLayout& open = cache.open_layout();
@@ -223,7 +223,7 @@ void Seal(const LockedState& cache, uint32_t layer, SlotId open_slot, SlotId sea
   }
 }
 
-// Why blocks that a query there would see are not here any more.
+// Says why blocks that a query at `length` would see are not there any more.
 std::string WhyNotBack(const LockedState& cache, uint64_t length) {
   if (cache.layout().identity()) {
     return "a window has passed blocks that its queries there would see";
@@ -281,8 +281,8 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
   return {};
 }
 
-// The slots of blocks [begin, end), looked up at once: other threads change the list meanwhile, for
-// other layers.
+// Looks up the slots of blocks [begin, end) at once: other threads change the list for other layers
+// meanwhile.
 SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t group, uint64_t begin,
                                                       uint64_t end) const {
   WrittenSlots slots;
@@ -297,8 +297,8 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t group, uint64_t b
   return slots;
 }
 
-// Lets go of the blocks that no query from `length` on can see, and keeps as many slots ready for
-// those to come.
+// Releases the blocks that no query from `length` on can see, and keeps as many slots ready for the
+// next blocks.
 void SequenceImpl::PassWindows(uint64_t length) {
   uint64_t durable = UINT64_MAX;
   if (stream_ != nullptr) {
@@ -316,9 +316,9 @@ void SequenceImpl::PassWindows(uint64_t length) {
   }
   if (stream_ != nullptr) stream_->SetStreamed(slots_.passed(stream_->slot_class()));
   if (passed.empty()) return;
-  std::ranges::reverse(passed);  // what was passed first goes first
+  std::ranges::reverse(passed);  // the block that was passed first is evicted first
   verbs_.cache.ReleaseSlots(passed);
-  // If others still hold what was passed there may be no room now; then Append asks again.
+  // If other holders keep the passed slots there may be no room now; then Append asks again.
   auto added = verbs_.holds.Allocate(location_, counts, 0);
   if (!added) return;
   MutexLock lock(mutex_);
@@ -360,7 +360,7 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
     }
     QUIRE_ASSIGN(auto more, CopyBlock(cut, shared));
     copies.Add(std::move(more));
-    // When a copy is published it gets a checksum of its own, so damage must not get into it.
+    // A copy that is published gets a checksum of its own, so damage must not get into it.
     for (uint32_t c = 0; c < slots_.class_count(); ++c) {
       if (shared[c] && !verbs_.publishing.Intact(slots_.at(c, cut))) damaged = true;
     }
@@ -372,7 +372,8 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
   return {};
 }
 
-// Whether it may be written again in place. From then on views that pinned nothing know it.
+// Whether the slot may be written again in place. Afterwards views that pinned nothing detect the
+// change.
 bool SequenceImpl::TakeToRewrite(uint32_t c, uint64_t block) const {
   return block >= slots_.list().published() && verbs_.holds.RenewIfAlone(slots_.at(c, block));
 }
@@ -380,7 +381,7 @@ bool SequenceImpl::TakeToRewrite(uint32_t c, uint64_t block) const {
 Result<OwnedSlots> SequenceImpl::CopyBlock(uint64_t block, const PerClass<bool>& wanted) {
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < slots_.class_count(); ++c) {
-    // A group may not have got to this block yet.
+    // A group may not have reached this block yet.
     counts[c] = wanted[c] && !slots_.at(c, block).is_none() ? 1 : 0;
   }
   QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(location_, counts, 0));
@@ -396,24 +397,25 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
                                          std::vector<SlotId>& dropped) {
   const uint64_t whole = position / verbs_.cache.block_tokens();
   const uint64_t kept = DivUp(position, uint64_t{verbs_.cache.block_tokens()});
-  // Under the lock, so that nobody takes a view between the look at the references and the cut.
+  // Under the lock, so that no view is taken between the check of the references and the cut.
   MutexLock lock(mutex_);
   PerClass<bool> shared{};
   for (uint32_t c = 0; c < slots_.class_count(); ++c) {
-    // The block that is cut will be written again: others must not see that.
+    // The block that is cut will be written again: other holders must not see that.
     shared[c] = kept > whole && !slots_.at(c, whole).is_none() && copies[c].empty() &&
                 !TakeToRewrite(c, whole);
   }
   if (shared != PerClass<bool>{}) return shared;
 
-  // Memory first: once a copy is in its place nothing may fail.
+  // Takes the memory first: once a copy is in its place nothing may fail.
   const uint64_t cut = slots_.list().size() - std::min(slots_.list().size(), kept);
   slots_.ReserveSpare(cut);
   PerClass<std::vector<SlotId>> room;
   for (uint32_t c = 0; c < slots_.class_count(); ++c) room[c].reserve(cut);
   dropped.reserve((cut + 1) * slots_.class_count());
 
-  uint64_t capacity_end = kept;  // with full attention, room is what it still has slots for
+  uint64_t capacity_end = kept;  // with full attention, the capacity is the blocks that still have
+                                 // slots
   for (uint32_t c = 0; c < slots_.class_count(); ++c) {
     if (!copies[c].empty()) {
       dropped.push_back(slots_.at(c, whole));
@@ -431,7 +433,7 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
   return {};
 }
 
-// Private slots that nobody reads stay as reserved room.
+// Private slots without other holders stay as reserved room.
 void SequenceImpl::SortBeyond(uint32_t c, uint64_t kept, std::vector<SlotId>& room,
                               std::vector<SlotId>& dropped) const {
   for (uint64_t block = kept; block < slots_.list().size(); ++block) {

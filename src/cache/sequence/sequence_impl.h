@@ -24,9 +24,9 @@ namespace quire::cache {
 
 class SequenceImpl;
 
-/// Which live, so that whoever holds what stands in the way can be named.
+/// All live sequences, so that an error can name those that hold a slot.
 ///
-/// Threads: any
+/// Threads: All live sequences, so that an error can name those that hold a slot.
 class Sequences {
  public:
   ~Sequences() { QUIRE_CHECK_MSG(count_ == 0, "a sequence outlives its cache"); }
@@ -43,7 +43,7 @@ class Sequences {
     sequences_.erase(id);
     --count_;
   }
-  /// In the order of their ids. None of them ends meanwhile.
+  /// By ascending id. No sequence ends meanwhile.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
     MutexLock lock(mutex_);
@@ -57,7 +57,7 @@ class Sequences {
   std::atomic<uint64_t> next_{1};
 };
 
-/// What a sequence works with, for as long as it lives.
+/// The verbs that a sequence uses, for as long as it lives.
 struct SequenceVerbs {
   LockedState& cache;
   Holds& holds;
@@ -65,31 +65,31 @@ struct SequenceVerbs {
   Sequences& sequences;
 };
 
-/// Rows are appended layer by layer to the slots that it holds, and published when they are whole
-/// in all layers. What threads that append or read share is changed and read under mutex_.
+/// Rows are appended layer by layer to its slots, and published when they are whole in all layers.
+/// State that appending and reading threads share is guarded by mutex_.
 class SequenceImpl final : public Sequence {
  public:
-  /// What a sequence begins with.
+  /// The state that a sequence begins with.
   struct Start {
     PublishLocation location{};
     uint64_t prompt_tokens = 0;
     uint64_t tokens = 0;      // committed
-    bool asked = true;        // what of its prompt was there
+    bool asked = true;        // whether a request looked up its prompt
     BlockList blocks;         // of these tokens; their slots are held for the sequence
     MetadataCharge charge{};  // pays for the sequence and for entries of `blocks`
-    Lease lease{};            // what holds them until the sequence does, or nothing
-    // Of a sequence that streams, whose `blocks` are its own: with what it needs of each class.
+    Lease lease{};            // holds the blocks until the sequence does; may be empty
+    // Of a streamed sequence, whose `blocks` are its own, with what it needs of each class.
     std::unique_ptr<SequenceStream> stream{};
     std::unique_ptr<const SlotClasses> classes{};
   };
 
   /// `own_slots` are its room for `blocks` blocks in all, of at most `tokens_max` tokens. If memory
-  /// runs out, the slots and the start's lease go back.
+  /// runs out, these slots and the lease of `start` are given back.
   SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots own_slots, uint64_t blocks,
                uint64_t tokens_max, const SequenceOptions& options);
   ~SequenceImpl() override;
 
-  /// What a sequence takes besides its list of blocks.
+  /// Bytes of a sequence besides its list of blocks.
   static uint64_t FixedBytes(const SlotClasses& classes);
 
   SequenceId id() const override { return id_; }
@@ -114,16 +114,16 @@ class SequenceImpl final : public Sequence {
   StreamedContext* streamed() override { return stream_.get(); }
 
   TenantId tenant() const { return location_.tenant; }
-  /// Those of `slots` that it holds.
+  /// The slots among these that it holds.
   std::vector<SlotId> HeldOf(const std::set<SlotId>& slots) const;
 
-  /// Some blocks of one stream of one layer at one moment, pinned: those that were whole are in the
-  /// sealed form, the last one in the open form.
+  /// Some blocks of one stream of one layer at one moment, pinned: whole blocks in the sealed form,
+  /// the last one in the open form.
   struct Snapshot {
-    /// False: a window has passed some of these tokens.
+    /// False: some of these tokens are outside the window.
     bool Has(uint64_t begin, uint64_t end) const;
-    /// Tokens [begin, end), which lie in its blocks, to out [heads][tokens][dim]; what is not there
-    /// is left out. They are there when the operations so far are done.
+    /// Copies tokens [begin, end), which lie in its blocks, to out [heads][tokens][dim]; missing
+    /// blocks are left out. The values are there when the operations so far are done.
     void Read(uint64_t begin, uint64_t end, float* out, int64_t head_stride) const;
 
     BlockOps* ops = nullptr;
@@ -133,7 +133,7 @@ class SequenceImpl final : public Sequence {
     uint64_t committed = 0;                 // of the sequence; never more than `tokens`
     uint64_t first_block = 0;               // of `slots`
     uint64_t open_begin = 0;                // blocks from here on are in the open form
-    std::vector<const std::byte*> slots{};  // null: a window has passed it
+    std::vector<const std::byte*> slots{};  // null: outside the window
     Lease lease{};
   };
   /// The blocks of tokens [begin, end), as far as they are written.
@@ -161,21 +161,22 @@ class SequenceImpl final : public Sequence {
   std::optional<NewBlock> WholeBlock(size_t i) const;
   void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
                 std::vector<SlotId>& own);
-  /// Prompts may go on after the first `blocks` blocks, as far as these are published.
+  /// Keeps twins so that prompts may continue after the first `blocks` blocks, as far as these are
+  /// published.
   void KeepTwins(uint64_t blocks);
   void PassWindows(uint64_t length);
   bool TakeToRewrite(uint32_t slot_class, uint64_t block) const;
-  /// Copies of block `block` in the classes that want one; what cannot be copied changes nothing.
+  /// Copies block `block` in the wanted classes; a failed copy changes nothing.
   Result<OwnedSlots> CopyBlock(uint64_t block, const PerClass<bool>& wanted);
-  /// Cuts at `position`, with `copies` (if any) in the place of the block that is cut, and tells
-  /// which slots to let go. Else, and nothing done: the slots of that block that others can see,
-  /// so that copies are needed.
+  /// Cuts at `position`, with `copies` (if any) in the place of the block that is cut, and returns
+  /// the slots to release. Without copies where they are needed it does nothing and returns the
+  /// slots of that block that others can see.
   PerClass<bool> TryTruncate(uint64_t position, const OwnedSlots& copies,
                              std::vector<SlotId>& dropped);
   void SortBeyond(uint32_t slot_class, uint64_t kept, std::vector<SlotId>& room,
                   std::vector<SlotId>& dropped) const QUIRE_REQUIRES(mutex_);
 
-  // Blocks that hold tokens of a range, and how much they are wanted.
+  // Blocks that hold tokens of a range, and their priority.
   struct Retained {
     uint64_t begin = 0;
     uint64_t end = 0;
@@ -194,18 +195,19 @@ class SequenceImpl final : public Sequence {
   const uint64_t step_tokens_;
   const bool publish_;
   const bool contiguous_;
-  const bool asked_;             // what of its prompt was there
-  bool looked_up_ = true;        // a request brought its prompt
+  const bool asked_;             // whether a request looked up its prompt
+  bool looked_up_ = true;        // the prompt came with a request
   bool gave_up_ = false;         // its path can no longer be found, so it publishes nothing more
-  uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
+  uint64_t dropped_tokens_ = 0;  // set once, before other threads can see the sequence; and by
+                                 // Reset
 
-  const std::unique_ptr<const SlotClasses> own_classes_;  // of one that streams; else null
+  const std::unique_ptr<const SlotClasses> own_classes_;  // of a streamed sequence; else null
   mutable Mutex mutex_{LockRank::kSequence};
   SequenceSlots slots_;
-  const std::unique_ptr<SequenceStream> stream_;  // null: all of it is in memory
+  const std::unique_ptr<SequenceStream> stream_;  // null: all blocks are in memory
   MetadataCharge charge_;                         // for the sequence itself
   std::vector<Retained> retained_;                // until Reset
-  // A private block that began as a copy of damaged bytes. Neither it nor what follows is
+  // A private block that began as a copy of damaged bytes. Neither it nor later blocks are
   // published.
   uint64_t damaged_block_ = kNoBlock;
   std::vector<std::atomic<uint64_t>> cursors_;  // [layers]

@@ -1,4 +1,4 @@
-// What a commit makes findable, and how much its callers want it kept.
+// What a commit publishes, and the priority that callers give to blocks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +12,10 @@ namespace quire::cache {
 namespace {
 
 constexpr uint32_t kPriorityMax = 100;
-constexpr size_t kPublishBlocksMax = 32;  // at once: others wait for the cache's lock meanwhile
+constexpr size_t kPublishBlocksMax = 32;  // at once: other calls wait for the cache's lock
+                                          // meanwhile
 
-// A commit needs no memory; what goes with it may wait for the next one.
+// A commit itself needs no memory; its optional work may wait for the next commit.
 template <typename Call>
 void IfThereIsMemory(const Call& call) {
   try {
@@ -46,7 +47,7 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
       // A sequence that must not evict cannot allocate replacements, so it does not donate its open
       // slots as twins.
       if (location_.may_evict && this->length() < prompt_tokens_ && length >= prompt_tokens_) {
-        // The same prompt again leaves a token to compute, a longer one does not.
+        // The same prompt leaves one token to compute, a longer one does not.
         KeepTwins((prompt_tokens_ - 1) / verbs_.cache.block_tokens());
         KeepTwins(prompt_tokens_ / verbs_.cache.block_tokens());
       }
@@ -82,11 +83,11 @@ Result<void> SequenceImpl::PublishWholeBlocks(uint64_t length) {
       if (!block) break;
       blocks.push_back(*block);
     }
-    if (blocks.empty()) {  // a window has passed what it would start from
+    if (blocks.empty()) {  // a window has passed the block before
       answers.assign(1, {.final = true});
     } else {
       if (first > 0) blocks[0].parent = slots_.list().last_published();
-      // Once others know of the blocks nothing may fail.
+      // Once the blocks are published nothing may fail.
       own.clear();
       own.reserve(blocks.size() * verbs_.cache.layout().group_count());
       published = verbs_.publishing.Publish(location_, blocks, answers);
@@ -115,8 +116,8 @@ void SequenceImpl::WriteWholeBlocks(uint64_t length) {
   }
 }
 
-// What is to be published of block `i`, without its parent. Nothing: a window has passed some of
-// it, or all of the one before.
+// Block `i` as it is to be published, without its parent. Nothing: a window has passed some of it,
+// or all of the block before.
 std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
   NewBlock block{.tokens = slots_.list().BlockTokens(i)};
   bool parent_held = i == 0;
@@ -129,8 +130,8 @@ std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
   return block;
 }
 
-// Puts what was published in the place of the sequence's own, which differs where another's block
-// is taken. There is room in `own` for what it lets go of.
+// Replaces the sequence's slots by those of the published blocks, which differ where another
+// sequence published first. `own` has capacity for the slots that it releases.
 void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
                             std::vector<SlotId>& own) {
   const uint64_t first = slots_.list().published();
@@ -145,7 +146,7 @@ void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Pu
       }
     }
   }
-  // Only now, when no view can be taken of it any more.
+  // Only now, when no view can be taken of these slots any more.
   verbs_.cache.ReleaseSlots(own);
   for (const Retained& retained : retained_) Apply(retained, first);
 }
@@ -191,7 +192,7 @@ Result<void> SequenceImpl::Retain(const Retention& retention) {
   return {};
 }
 
-// To its published blocks from the given one on.
+// Applies a priority to the published blocks from the given one on.
 void SequenceImpl::Apply(const Retained& retained, uint64_t first_block) const {
   const uint64_t begin = std::max(retained.begin, first_block);
   const uint64_t end = std::min(retained.end, slots_.list().published());

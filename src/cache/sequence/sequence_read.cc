@@ -22,8 +22,8 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
   QUIRE_ASSIGN(taken.open, verbs_.cache.open_layout().Find(layer, role));
   const uint32_t group = verbs_.cache.layout().group_of(layer);
   MutexLock lock(mutex_);
-  // The length first: what is committed then is written, whatever the writer does meanwhile. Going
-  // back takes the lock.
+  // The length first: tokens committed then are written, whatever the writer does meanwhile.
+  // Rollback takes the lock.
   taken.committed = length();
   taken.tokens = cursor(layer);
   taken.open_begin = taken.tokens / taken.sealed.block_tokens;

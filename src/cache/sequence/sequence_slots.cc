@@ -7,8 +7,9 @@
 
 namespace quire::cache {
 
-// Where every layer looks through a window, slots go while their entries stay, so these are paid
-// for by themselves; but not in the first chunk. Elsewhere each entry has a slot that pays for it.
+// Where every layer looks through a window, slots are released while their entries stay, so the
+// entries are charged separately, except in the first chunk. Elsewhere each entry has a slot that
+// pays for it.
 uint64_t BytesToGrow(const SlotClasses& classes, const BlockList& list, uint64_t blocks) {
   if (blocks <= list.chunk_blocks() || !classes.only_windows()) return 0;
   return list.BytesToGrow(blocks);
@@ -65,8 +66,8 @@ PerClass<uint64_t> SequenceSlots::Lacking(uint64_t blocks, uint32_t write_group,
   return counts;
 }
 
-// Slots that should wait for blocks of a class that lets go of them: as many as will be written,
-// but not more than live at once, those of the sequence's own counted. Open forms wait for whole
+// Slots that should be spare in a class that releases them: as many as will be written, but not
+// more than live at once, the sequence's present ones included. Open forms need slots for whole
 // steps only while the prompt is read.
 uint64_t SequenceSlots::SpareWanted(uint32_t c, uint64_t blocks, const Steps& steps) const {
   const ClassState& state = states_[c];
@@ -130,8 +131,8 @@ PerClass<uint64_t> SequenceSlots::TakePassed(uint64_t length, uint64_t sealed_en
     }
   }
   // Where publishing lags behind, for want of room in a domain, a window may pass the last
-  // published block: nothing of ours keeps that in the index any more, it must not be named again.
-  // An open slot does not keep it: only a twin is known to the index.
+  // published block: the sequence no longer keeps that block in the index and must not use its id
+  // again. An open slot does not keep the block: only a twin is in the index.
   const auto is_held = [&](uint64_t block) {
     for (uint32_t group = 0; group < classes_.group_count(); ++group) {
       if (!at(group, block).is_none()) return true;
@@ -163,7 +164,7 @@ void SequenceSlots::ReserveSpare(uint64_t more) {
   }
 }
 
-// The list does not get longer, so there is memory for all of it.
+// The list does not grow, so there is memory for all slots.
 void SequenceSlots::Cut(uint64_t position, uint64_t blocks,
                         const PerClass<std::vector<SlotId>>& room) {
   const uint64_t whole = position / classes_.block_tokens();

@@ -1,4 +1,4 @@
-// The slots that one sequence holds: where its blocks lie, and what waits for those to come.
+// The slots that one sequence holds: those of its blocks, and spare ones for blocks to come.
 #ifndef QUIRE_CACHE_SEQUENCE_SEQUENCE_SLOTS_H_
 #define QUIRE_CACHE_SEQUENCE_SEQUENCE_SLOTS_H_
 
@@ -11,23 +11,22 @@
 
 namespace quire::cache {
 
-/// What a list takes to grow to so many entries, where their slots do not pay for them.
+/// Bytes that a list takes to grow to so many entries, where their slots do not pay for them.
 uint64_t BytesToGrow(const SlotClasses& classes, const BlockList& list, uint64_t blocks);
 
 /// The slots of a sequence. Its list of blocks has published ones, then private ones (written, then
 /// reserved), each with a slot in every class. Where a window looks back, and in the open classes,
 /// there are holes: blocks that have been passed, and those not written yet, for which *spare*
-/// slots wait. It decides which slots a sequence needs; who takes them and gives them back is its
-/// owner.
+/// slots wait. It decides which slots a sequence needs; its owner takes them and gives them back.
 ///
 /// Threads:  as a vector
 /// Lifetime: `classes` must outlive it
 class SequenceSlots {
  public:
-  /// What a sequence appends at most between two commits.
+  /// The most that a sequence appends between two commits.
   struct Steps {
     uint64_t tokens = 1;
-    bool in_prompt = false;  // else one token at a time: open forms need no more room
+    bool in_prompt = false;  // else one token at a time: open forms need no more slots
   };
 
   /// Of a sequence that begins with `tokens` tokens, the first of which are in `blocks`; it shares
@@ -47,33 +46,32 @@ class SequenceSlots {
     if (!is_sink && block < states_[slot_class].passed) return SlotId::None();
     return list_.slot(slot_class, block);
   }
-  /// Slots that wait in a class.
+  /// Spare slots of a class.
   const std::vector<SlotId>& spare(uint32_t slot_class) const { return states_[slot_class].spare; }
   /// The slots of blocks [0, blocks), without the holes.
   std::vector<SlotId> Held(uint64_t blocks) const;
   /// Whether the blocks that a query at `position` sees are still here.
   bool Sees(uint64_t position) const;
 
-  /// Slots that it does not have yet for so much room, and for writing one group up to a block.
+  /// Slots that are missing for so much room, and for writing one group up to a block.
   PerClass<uint64_t> Lacking(uint64_t blocks, uint32_t write_group, uint64_t write_end,
                              const Steps& steps) const;
-  /// Puts `added` into the list, all or (when memory runs out) none.
+  /// Puts `added` into the list: all of them, or (when memory runs out) none.
   void Grow(uint64_t blocks, const PerClass<std::vector<SlotId>>& added);
   /// Gives the blocks of a group up to this one their slots.
   void AssignUpTo(uint32_t write_group, uint64_t write_end);
 
-  /// Takes out what no query from `length` on can see, of sealed forms no block from `sealed_end`
-  /// on, and spare slots beyond need. Returns how many slots should replace them.
+  /// Takes out the slots that no query from `length` on can see, of sealed forms none from block
+  /// `sealed_end` on, and spare slots beyond need. Returns how many slots should replace them.
   PerClass<uint64_t> TakePassed(uint64_t length, uint64_t sealed_end, const Steps& steps,
                                 std::vector<SlotId>& passed);
-  /// Blocks before this one, sinks aside, have been let go of.
+  /// Blocks before this one, sinks aside, have been released.
   uint64_t passed(uint32_t slot_class) const { return states_[slot_class].passed; }
   /// Takes memory so that Cut needs none for `more` spare slots of each class.
   void ReserveSpare(uint64_t more);
-  /// What lies beyond `position` is gone from the list, which has `blocks` then; `room` waits in
-  /// its place.
+  /// Cuts the list at `position` to `blocks` blocks; `room` becomes its spare slots.
   void Cut(uint64_t position, uint64_t blocks, const PerClass<std::vector<SlotId>>& room);
-  /// Begins anew with an empty list, and returns all slots that it had.
+  /// Begins anew with an empty list, and returns all its slots.
   std::vector<SlotId> Clear(BlockList empty);
 
  private:
@@ -90,7 +88,7 @@ class SequenceSlots {
   uint64_t SpareWanted(uint32_t slot_class, uint64_t blocks, const Steps& steps) const;
 
   const SlotClasses& classes_;
-  BlockList list_;  // its room; with the tokens that were committed, if it publishes
+  BlockList list_;  // with the tokens that were committed, if it publishes
   PerClass<ClassState> states_{};
   uint64_t first_own_ = 0;
 };

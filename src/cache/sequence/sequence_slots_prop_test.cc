@@ -1,5 +1,6 @@
-// The slots of a sequence alone, with windows, sinks and open forms, whatever its owner does next:
-// none is lost or held twice, what it asks for is enough, and what queries see is there.
+// The slots of a sequence alone, with windows, sinks and open forms, under random calls of its
+// owner: none is lost or held twice, the slots it asks for are enough, and the blocks that queries
+// see are there.
 #include "cache/sequence/sequence_slots.h"
 
 #include <algorithm>
@@ -40,7 +41,7 @@ SlotClasses Classes(const Layers& layers) {
       {.geometry = geometry, .profile = profile, .hot_bytes = 1 << 24, .tokens_max = 1 << 12}));
 }
 
-/// A sequence's owner, with a number for each slot that it ever gave it.
+/// The owner of a sequence, with a number for each slot that it ever gave it.
 class Owner {
  public:
   explicit Owner(const Layers& layers)
@@ -126,7 +127,7 @@ class Owner {
       ASSERT_EQ(slots_.spare(c).size(), Waiting(c)) << c;
     }
   }
-  // Slots for the blocks to come, but with those held no more than live at once.
+  // Spare slots, which with those held are no more than live at once.
   uint64_t Waiting(uint32_t c) const {
     const uint64_t blocks = slots_.list().size();
     uint64_t held = 0;
@@ -135,10 +136,10 @@ class Owner {
     const uint64_t live = classes_.reach(c).blocks_max(one_token ? 1 : steps().tokens);
     return std::min(blocks - DivUp(length_, kSequenceSlotsBlock), live - std::min(live, held));
   }
-  // What lies beyond goes back, or waits as room; of what is cut nobody else has a slot.
+  // Slots beyond the cut go back, or stay as spare ones; the cut blocks have no other holder.
   void Rollback(Prng& prng) {
     const uint64_t position = prng.NextBelow(length_ + 1);
-    bool all = true;  // that a query there sees
+    bool all = true;  // whether a query there sees all its blocks
     const uint64_t kept = DivUp(position, kSequenceSlotsBlock);
     for (uint32_t c = 0; c < classes_.count(); ++c) {
       const uint64_t needed = classes_.reach(c).first_needed(position);

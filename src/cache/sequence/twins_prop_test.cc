@@ -1,5 +1,5 @@
 // Twins in lock step with a naive model, under random calls: how much of a prompt is found, why the
-// rest is not, and that whoever reads a block reads the bytes that whoever wrote it first did.
+// rest is not, and that every reader of a block reads the bytes of its first writer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class NaiveTwins {
   void Publish(const TwinsPath& path, uint64_t length) {
     for (uint64_t end = kBlock; end <= length; end += kBlock) blocks_.insert(Prefix(path, end));
   }
-  // Prompts may go on after `blocks` blocks.
+  // Prompts may continue after `blocks` blocks.
   void Keep(const TwinsPath& path, uint64_t blocks) {
     for (uint64_t i = blocks - std::min(blocks, residual_blocks_); i < blocks; ++i) {
       twins_.insert(Prefix(path, (i + 1) * kBlock));
@@ -100,7 +100,7 @@ class TwinsLockStep {
     TwinsPath written{};      // committed, then not yet
     uint64_t length = 0;      // committed
     uint64_t prompt = 0;      // tokens
-    uint64_t first_open = 0;  // whose open form it still has
+    uint64_t first_open = 0;  // first block whose open form it still has
     bool publish = true;
   };
 

@@ -70,7 +70,7 @@ TEST(Twins, ATurnsEndIsAPlaceToGoOnFrom) {
     Must(cache.model.Feed(*sequence, history));
   }
   const auto longer = Join(history, SomeTokens(30, 2));
-  // While it goes on only its prompt's end is known.
+  // While the sequence runs only its prompt's end has twins.
   EXPECT_EQ(cache.Resident(longer), 48u);
   sequence.reset();
   EXPECT_EQ(cache.Resident(longer), 144u);
@@ -80,7 +80,7 @@ TEST(Twins, ATurnsEndIsAPlaceToGoOnFrom) {
   EXPECT_EQ(Missing(plan),
             (std::vector<MissRun>{{.reason = MissReason::kNoTwin, .tokens = 64},
                                   {.reason = MissReason::kPartialBlock, .tokens = 8}}));
-  // Asked for so, it is a prompt, and ends at a place of its own.
+  // The same tokens as a prompt keep twins at an end of their own.
   cache.Run(std::span(history).first(120)).reset();
   EXPECT_EQ(cache.Resident(std::span(history).first(120)), 112u);
   EXPECT_EQ(cache.cache->tenant_stats(kDefaultTenant)
@@ -136,7 +136,7 @@ TEST(Twins, GoBeforeTheirBlock) {
   EXPECT_LT(cache.cache->stats().hot_bytes_used, used);
   EXPECT_EQ(cache.cache->stats().published_blocks, 6u);
   EXPECT_EQ(cache.cache->stats().evicted_passed_total, 1u);
-  // Half of a place is none.
+  // With one of two twins the position cannot be used.
   const Plan plan = cache.Acquire(tokens);
   EXPECT_EQ(plan.resident_tokens(), 0u);
   EXPECT_EQ(plan.reason(), MissReason::kNoTwin);
@@ -151,7 +151,7 @@ TEST(Twins, OfALiveSequenceGoForOthersAndAreKeptAgain) {
   const auto sequence = cache.Run(history);
   history = Join(history, SomeTokens(50, 2));
   Must(cache.model.Feed(*sequence, history));
-  ASSERT_EQ(cache.twins(), 2u);  // passed: nobody holds them
+  ASSERT_EQ(cache.twins(), 2u);  // outside the window, without holders
   EXPECT_EQ(cache.cache->Evict(1000), 2u);
   EXPECT_EQ(cache.twins(), 0u);
   EXPECT_EQ(cache.cache->stats().published_blocks, 6u);
@@ -288,7 +288,7 @@ TEST(Twins, AreErasedWithWhatTheirWriterWrote) {
   EXPECT_EQ(cache.twins(), 4u);
   const EraseReport report = Must(cache.cache->Erase(b));
   EXPECT_EQ(report.slots_pending, 0u);
-  EXPECT_EQ(report.blocks, 4u);  // the two with b's bytes, and what continues them
+  EXPECT_EQ(report.blocks, 4u);  // two with b's bytes, and their descendants
   EXPECT_EQ(cache.twins(), 0u);
   EXPECT_EQ(run(a, 4 * kBlock + 1), 0u);
   Must(cache.cache->Erase(a));
@@ -432,7 +432,7 @@ TEST(Twins, ResidualTokensNeedACodecThatEncodes) {
   EXPECT_THAT(refused.error().message, HasSubstr("residual_tokens is 128"));
 }
 
-// One after the other is lost in the store: no hit reads what did not come.
+// One record after the other is lost in the store: no hit reads blocks that did not come.
 TEST(Twins, WhatDoesNotComeIsNotShown) {
   const auto prompt = SomeTokens(6 * kBlock + 1, 5);
   TwinsCache cold;

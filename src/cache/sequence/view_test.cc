@@ -146,7 +146,8 @@ TEST(Lease, AppendingBehindAViewDoesNotCopy) {
   EXPECT_EQ(cache.model.Differs(*sequence, tokens), "");
 }
 
-// The sequence's block was replaced by another's equal one; the view still has the first.
+// The sequence's block was replaced by an equal one of another sequence; the view still has the
+// first.
 TEST(Lease, OutlivesDeduplication) {
   TestCache cache(8);
   const auto tokens = SomeTokens(2 * kBlock, 1);
@@ -211,7 +212,7 @@ TEST(Kinds, OneLatentStream) {
   Must(sequence->Rollback(20));
   Must(cache.model.Feed(*sequence, tokens));
   EXPECT_EQ(cache.model.Differs(*fork, tokens), "");
-  // A value beside a latent has no place to go.
+  // A value beside a latent has no stream to go to.
   std::vector<float> row(24);
   const RowsView rows{.data = row.data(), .token_stride = 24, .head_stride = 24};
   const auto refused = sequence->Append(0, {.key = rows, .value = rows, .tokens = 1});

@@ -42,7 +42,7 @@ uint64_t EntryBytes(uint64_t blocks, bool publish) {
 }
 
 /// Empty if every token that a query at the sequence's end or later sees is there and right in
-/// every layer; else what is wrong.
+/// every layer; else a description of the difference.
 std::string VisibleDiffers(const FakeModel& model, const Sequence& sequence,
                            std::span<const TokenId> history) {
   for (uint32_t layer = 0; layer < model.geometry().layer_count(); ++layer) {
@@ -136,7 +136,7 @@ TEST(Window, HoldsNoMoreThanWindowSinksAndAStep) {
 }
 
 TEST(Window, OneThatReservedNeverLacksRoom) {
-  // A budget of just what the window needs: everything passed must come back at once.
+  // A budget of just the window: every passed slot must be reused at once.
   const auto tokens = SomeTokens(2000, 1);
   for (const bool publish : {true, false}) {
     const uint64_t most = WindowReach(WindowGroup(60, 4, {0}), kBlock).blocks_max(16);
@@ -150,8 +150,8 @@ TEST(Window, OneThatReservedNeverLacksRoom) {
   }
 }
 
-// Slots go while entries stay, so where all layers have windows the entries are paid for by
-// themselves: at Open as much as by a sequence that grows to the same room later.
+// Slots are released while entries stay, so where all layers have windows the entries are charged
+// separately: at Open as much as by a sequence that grows to the same room later.
 TEST(Window, ALongReservationPaysForItsEntriesAtOpen) {
   constexpr uint64_t kBlocks = 10'000;
   const auto prompt = SomeTokens(1, 1);
@@ -178,8 +178,8 @@ TEST(Window, ALongReservationPaysForItsEntriesAtOpen) {
   }
 }
 
-// The same where a prompt's first blocks are there, which are paid for once, and where a sequence
-// takes what there is room for.
+// The same where a prompt's first blocks are cached, which are paid for once, and where a sequence
+// takes as many tokens as fit.
 TEST(Window, AReservationAfterAHitAndOneOfFewerBlocksPayForTheirEntries) {
   constexpr uint64_t kBlocks = 40'000;
   const auto prompt = SomeTokens(200 * kBlock + 1, 1);
@@ -236,7 +236,7 @@ TEST(Window, PrefixesAreFoundAgain) {
     {
       const auto first = cache.Run(tokens, {.step_tokens = 320});
     }
-    // The whole prompt, also after the sequence that passed most of it has gone.
+    // The whole prompt, also after the sequence has ended that passed most of it.
     const auto again = cache.Open(tokens);
     EXPECT_EQ(again->length(), 20u * kBlock);
     EXPECT_EQ(VisibleDiffers(cache.model, *again, std::span(tokens).first(20 * kBlock)), "");
@@ -263,7 +263,7 @@ TEST(Window, WhatIsPassedGoesFirstComeFirstGoneAndSaysSo) {
   EXPECT_EQ(after.hollow_blocks, 5u);
   EXPECT_EQ(after.published_blocks, 20u);
   EXPECT_EQ(after.hot_bytes_used, before.hot_bytes_used - 5 * cache.charge_bytes);
-  // Blocks 1..5 are hollow: a prompt that parts right after them cannot start there.
+  // Blocks 1..5 have no bytes: a prompt that parts right after them cannot start there.
   Plan branches_early = cache.Acquire(Join(std::span(tokens).first(6 * kBlock), SomeTokens(30, 2)));
   EXPECT_EQ(branches_early.resident_tokens(), uint64_t{kBlock});
   EXPECT_EQ(branches_early.reason(), MissReason::kWindowPassed);
@@ -279,7 +279,7 @@ TEST(Window, AComputedBlockFillsAHollowOne) {
   const auto sequence = cache.Run(tokens, {.step_tokens = kBlock});
   EXPECT_EQ(cache.cache->Evict(100), 18u);
   EXPECT_EQ(cache.cache->stats().hollow_blocks, 18u);
-  // Another computes a part of it again: found at once by a third.
+  // Another sequence computes the first blocks again: a third one finds them at once.
   const auto part = Join(std::span(tokens).first(6 * kBlock), SomeTokens(1, 2));
   const auto second = cache.Run(part);
   EXPECT_EQ(cache.cache->stats().published_blocks, 20u);
@@ -401,7 +401,7 @@ TEST(Window, MillionTokensInConstantMemory) {
     const CacheStats stats = cache.cache->stats();
     EXPECT_LE(stats.hot_bytes_peak, stats.hot_bytes_limit);
     // The list of blocks has been there from the start. Published, there is also the index of
-    // hollow blocks, which the slots' charge has paid for.
+    // blocks without bytes, which the slots' charge has paid for.
     EXPECT_LE(stats.hollow_blocks, 7 * stats.sealed.slots_max);
     if (!kResidentBytesIncludeShadow) {
       EXPECT_LT(Must(ResidentBytes()), resident_early + 10'000'000);
@@ -523,7 +523,7 @@ TEST(Window, AStepOfAnyLengthReservesNoMoreThanTheSequence) {
   }
 }
 
-// Each slot pays for seven blocks without bytes: so many are kept, and not one less.
+// Each slot pays for seven blocks without bytes: exactly so many are kept.
 TEST(Window, AsManyHollowBlocksAreKeptAsSlotsPayFor) {
   Geometry geometry = SmallGeometry();
   geometry.groups[0].kind = LayerKind::kWindow;

@@ -79,7 +79,7 @@ Result<TenantId> Accounts::Add(const TenantOptions& options) {
   records_.Put(id, std::move(record));
   charges_.Add(id, options);
   order_.AddAccount(id, options.ttl_us);
-  tenants_.Add(options);  // now it is there
+  tenants_.Add(options);  // now the tenant exists
   ShareMemory();
   return id;
 }
@@ -105,7 +105,7 @@ void Accounts::Erase(TenantId id) {
   tenants_.RaiseEpoch(id);
   ++records_[id].counters.erased_total;
   charges_.AgeWritten(id);
-  // What is known of its requests is a part of what it published.
+  // The estimator has keys of what the tenant published, so it is erased too.
   records_[tenants_.account_of(id)].reuse = evict::ReuseEstimator(SamplesPerTenant());
 }
 
@@ -132,13 +132,13 @@ TenantStats Accounts::stats(TenantId id) const {
 
 void Accounts::SetCapacity(const Capacity& capacity) {
   charges_.SetLimit(capacity.ledger_bytes);
-  // One for every slot that the budget pays for.
+  // One slot's memory for every slot that the budget pays for.
   memory_slots_ = capacity.ledger_bytes / classes_.charge_bytes(uint32_t{0});
   ShareMemory();
 }
 
-// Each one has the same share, whatever others do, of what is left when their own bookkeeping is
-// paid; a little of it in any case.
+// Each tenant has the same share of the memory that is left after the bookkeeping of tenants,
+// whatever others do; and a minimum in any case.
 void Accounts::ShareMemory() {
   const uint64_t bytes = memory_slots_ * classes_.memory_bytes();
   const uint64_t tenants = tenants_.count();
@@ -225,7 +225,7 @@ bool Accounts::BeginUse(TenantId tenant, uint32_t epoch, const PathUse& use, Use
       use.asked ? std::min<uint64_t>(ReusableBlocks(use.prompt_tokens, classes_.block_tokens()),
                                      use.keys.size())
                 : 0;
-  if (epoch == tenants_.epoch(tenant)) {  // else it was erased since
+  if (epoch == tenants_.epoch(tenant)) {  // else the tenant was erased since
     const auto counted = use.keys.first(use.user == User::kRequest ? asked : 0);
     if (!CountUse(account, counted, use.keys, progress, keys_left)) return false;
   }

@@ -1,5 +1,5 @@
-// Who pays, and at whose expense there is room: tenants, their charges and the order of eviction
-// together. Knows no tree and no bytes.
+// Which tenant pays, and whose blocks are evicted for which tenant: tenants, their charges and the
+// order of eviction together. Knows no tree and no bytes.
 #ifndef QUIRE_CACHE_STATE_ACCOUNTS_H_
 #define QUIRE_CACHE_STATE_ACCOUNTS_H_
 
@@ -31,11 +31,11 @@ struct Asker {
   bool may_evict = true;
 };
 
-/// Who used a path.
+/// The kind of user of a path.
 enum class User : uint8_t {
   kRequest = 1,  // it asked for its prompt, and computed the rest
   kPlan = 2,     // it asked for its prompt and went no further
-  kOther = 3,    // nobody asked whether the path was there: a fork, or a sequence after a Reset
+  kOther = 3,    // no lookup asked for the path: a fork, or a sequence after a Reset
 };
 
 /// How a path of published blocks was used.
@@ -43,29 +43,29 @@ struct PathUse {
   std::span<const uint64_t> keys{};  // BlockFacts::key of its blocks, root first
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
-  bool asked = true;        // what of it was there
-  uint64_t hit_blocks = 0;  // that were
+  bool asked = true;        // whether a lookup asked for the path
+  uint64_t hit_blocks = 0;  // blocks that the lookup found
   User user = User::kRequest;
 };
 
-/// How far a use of a path was taken in.
+/// How far a use of a path was counted.
 struct UseProgress {
-  uint64_t counted = 0;  // of the keys that were asked for, from the first on
+  uint64_t counted = 0;  // of the keys that were looked up, from the first on
   uint64_t touched = 0;  // of all keys, from the last on
   std::unique_ptr<evict::Policy::Use> begun{};
 };
 
-/// All tenants of a cache, what they pay for and what of it can be evicted. What concerns one of
-/// these alone is asked of that object; here is what takes them together: tenants that come and go,
-/// how much room one can get at whose expense, and how the memory for what is not there any more is
-/// shared.
+/// All tenants of a cache, the bytes they pay for and those that can be evicted. Questions about
+/// one of the objects below go to that object; the calls here need several of them: adding and
+/// removing tenants, how much room a request can get and from which tenants, and shares of memory
+/// for blocks that are gone.
 ///
 /// Errors:   calls against the contract stop (QUIRE_CHECK)
 /// Threads:  not synchronised; the caller holds its lock
 /// Lifetime: `classes` and the shared ledger must outlive it
 class Accounts {
  public:
-  /// With a `shared` ledger the bytes are charged to that too, and others may use it up.
+  /// With a `shared` ledger the bytes are charged to that too, and other caches may use it up.
   Accounts(const SlotClasses& classes, const Clock& clock, std::string_view policy,
            EvictionBatch batch, const Capacity& capacity, quota::Ledger* shared);
   Accounts(const Accounts&) = delete;  // its parts know each other
@@ -79,58 +79,58 @@ class Accounts {
 
   /// Errors: as Cache::AddTenant
   Result<TenantId> Add(const TenantOptions& options);
-  /// Takes out a tenant that pays for nothing any more. One of the same name begins with its epoch.
+  /// Removes a tenant that pays for nothing any more. A new tenant of the same name begins with its
+  /// epoch.
   /// Errors: kBusy it still does
   Result<void> Remove(TenantId tenant);
-  /// Whether these could be its limits, whatever it holds. Errors: as Cache::SetLimits
+  /// Whether these limits are valid, whatever the tenant holds. Errors: as Cache::SetLimits
   Result<void> CheckLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) const;
   /// Errors: as Cache::SetLimits
   Result<void> SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes);
-  /// Raises its epoch, and forgets what is known of the requests of its account too.
+  /// Raises its epoch, and forgets the statistics of its account's requests.
   void Erase(TenantId tenant);
   /// The counters that are not derived from anything else.
   TenantStats& counters(TenantId tenant) { return records_[tenant].counters; }
-  /// What is remembered of blocks of an account that went.
+  /// What is remembered of blocks of an account that are gone.
   Ghosts& ghosts(TenantId account) { return records_[account].ghosts; }
-  /// With all that is known here filled in.
+  /// The statistics of a tenant, with all derived fields filled in.
   TenantStats stats(TenantId tenant) const;
 
-  /// What a budget pays for: the ledger's limit, and what is remembered of blocks that are gone.
+  /// Sets what the budget pays for: the ledger's limit, and the memory for blocks that are gone.
   void SetCapacity(const Capacity& capacity);
   /// Blocks that each account may remember.
   uint64_t share() const { return share_; }
 
-  /// Most bytes that could be taken for a tenant now.
+  /// Most bytes that a tenant could take now.
   uint64_t CapacityBytes(const Asker& asker) const;
-  /// Whether `bytes` more fit when all that may go for them has gone. An empty message: it is the
-  /// budget that is full.
+  /// Whether `bytes` more fit when all blocks that may be evicted for them are gone. An error with
+  /// an empty message: the budget is full.
   Result<void> CheckCapacity(const Asker& asker, uint64_t bytes) const;
-  /// What VictimFor will surely find, one after the other. Nobody's (none): of all blocks.
+  /// Bytes that repeated VictimFor will find for certain. TenantId::None(): of all blocks.
   uint64_t EvictableFor(TenantId tenant) const;
-  /// The least recent over all accounts that it does not bring below their floors; of one's own
-  /// account always. Nobody's (none): of all.
+  /// The least recent block over all accounts that keep their floors without it; blocks of the
+  /// tenant's own account are always candidates. TenantId::None(): over all accounts.
   std::optional<Victim> VictimFor(TenantId tenant) const;
-  /// How many bytes must be free of the tenant's quota, and of the budget, when `needed` are taken:
-  /// these, and what is evicted in advance.
+  /// How many bytes must be free of the tenant's quota, and of the budget, to take `needed`: these,
+  /// and the bytes that are evicted in advance.
   uint64_t WantedOfQuota(TenantId tenant, uint64_t needed);
   uint64_t WantedOfBudget(uint64_t needed);
 
-  /// A tenant used a path of its account; the blocks that are listed from the end of this until
+  /// A tenant used a path of its account; the blocks listed between the end of this and
   /// EvictionOrder::EndUse were used by it. Looks at `keys_left` keys at most, and counts them
-  /// down. False: there is more of it, for another hold of the lock; until then nothing is under
-  /// way.
+  /// down. False: call again in another hold of the lock; until then no use is under way.
   bool BeginUse(TenantId tenant, uint32_t epoch, const PathUse& use, UseProgress& progress,
                 uint64_t& keys_left);
 
  private:
   Result<void> CheckFloor(const std::string& name, uint64_t floor_bytes,
                           uint64_t others_bytes) const;
-  /// What is known of a tenant besides.
+  /// The other data of a tenant.
   struct Record {
-    evict::ReuseEstimator reuse;  // of what was asked of the account
+    evict::ReuseEstimator reuse;  // of lookups in the account
     Ghosts ghosts;                // of blocks of the account
-    evict::BatchSize batch;       // of what goes for its quota
-    TenantStats counters;         // the rest is filled in when asked
+    evict::BatchSize batch;       // of evictions for its quota
+    TenantStats counters;         // the derived fields are filled in by stats
   };
 
   bool CountUse(TenantId account, std::span<const uint64_t> asked, std::span<const uint64_t> keys,
@@ -147,7 +147,7 @@ class Accounts {
   Charges charges_;
   EvictionOrder order_;
   PerTenant<Record> records_;
-  evict::BatchSize batch_;     // of what goes for the budget
+  evict::BatchSize batch_;     // of evictions for the budget
   uint64_t memory_slots_ = 0;  // sealed slots whose charges pay for memory
   uint64_t share_ = 0;         // of these, for each tenant
 };

@@ -1,5 +1,5 @@
-// The accounts alone, in lock step with naive ones: whose block goes for whom, and how much room a
-// tenant has. What each object in them says is compared beside that object.
+// The accounts alone, in lock step with naive ones: whose block is evicted for which tenant, and
+// how much room a tenant has. The objects in them are compared in their own tests.
 #include "cache/state/accounts.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class LockStep {
     return bytes == 0 ? UINT64_MAX : bytes;
   }
 
-  // The same call on both.
+  // Makes the same call on both.
 
   void AddTenant(Prng& prng) {
     if (tenants_.count() > 8) return;
@@ -131,7 +131,7 @@ class LockStep {
     pinned += static_cast<uint64_t>(more);
   }
 
-  // What can be seen.
+  // Compares all visible state.
 
   void Compare(Prng& prng) {
     for (uint32_t i = 0; i < tenants_.count(); ++i) {
@@ -157,7 +157,7 @@ class LockStep {
     CompareCapacity(tenant, wanted_bytes);
   }
 
-  // The ttl is the tenant's that owns the account.
+  // The ttl belongs to the tenant that owns the account.
   void CompareExpired(TenantId tenant) const {
     const auto expired = naive_.First([&](const NaiveOrder::Listing& listing) {
       return listing.account != tenant || listing.what.listed != Listed::kWhole;
@@ -176,7 +176,7 @@ class LockStep {
     return found == used_bytes_.end() ? 0 : found->second;
   }
 
-  // The oldest of the first of each account, but of others' only what leaves them their floor.
+  // The oldest victim of each account, but of others' only victims that leave them their floor.
   void CompareVictimFor(TenantId tenant) const {
     std::optional<BlockId> oldest;
     for (uint32_t i = 0; i < tenants_.count(); ++i) {
@@ -189,7 +189,7 @@ class LockStep {
     naive_.ExpectVictim(accounts_.VictimFor(tenant), oldest);
   }
 
-  // All blocks are of one size, so what can be had from others is whole blocks above their floors.
+  // All blocks are of one size, so others can lose whole blocks above their floors.
   void CompareCapacity(TenantId tenant, uint64_t wanted_bytes) const {
     uint64_t evictable = 0;
     for (uint32_t i = 0; i < tenants_.count(); ++i) {
@@ -227,7 +227,7 @@ class LockStep {
   Accounts accounts_{classes_, clock_, "lru", EvictionBatch::kExact, capacity_, nullptr};
   NaiveTenants tenants_;
   NaiveOrder naive_;
-  std::vector<TenantId> slots_;  // who pays for each
+  std::vector<TenantId> slots_;  // the tenant that pays for each
   std::map<TenantId, uint64_t> used_bytes_;
   std::map<TenantId, uint64_t> pinned_;   // blocks
   std::map<TenantId, uint64_t> written_;  // slots, in the present epoch

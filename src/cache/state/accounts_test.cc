@@ -43,8 +43,8 @@ struct World {
   Accounts accounts;
 };
 
-// Each slot pays for one block that is remembered. A tenant more takes 3072 bytes off, and they
-// share what is left.
+// Each slot pays for one block that is remembered. Another tenant takes 3072 bytes, and the tenants
+// share the rest.
 TEST(Accounts, ShareMemoryEqually) {
   World world(1000);
   EXPECT_EQ(world.accounts.share(), 1000u);
@@ -120,7 +120,7 @@ TEST(Accounts, ANameThatComesBackIsAnotherEpoch) {
   EXPECT_EQ(world.accounts.tenants().epoch(world.Add("b")), 0u);
 }
 
-TEST(Accounts, OnlyWhoPaysForNothingCanBeRemoved) {
+TEST(Accounts, OnlyATenantThatPaysForNothingCanBeRemoved) {
   World world(100);
   const uint64_t charge = world.classes.charge_bytes(uint32_t{0});
   const TenantId tenant = world.Add("a");
@@ -151,7 +151,8 @@ TEST(Accounts, OnlyWhoPaysForNothingCanBeRemoved) {
   Must(world.accounts.Remove(tenant));
 }
 
-// Policies go by milliseconds: a priority holds until the first that is not before its end.
+// Policies go by milliseconds: a priority lasts until the first millisecond that is not before its
+// end.
 TEST(Accounts, APriorityEndsWithItsMillisecond) {
   struct Case {
     uint64_t until_us;
@@ -179,7 +180,7 @@ TEST(Accounts, APriorityEndsWithItsMillisecond) {
   EXPECT_EQ(world.accounts.order().WholeVictim(kDefaultTenant), BlockId(1)) << "for good";
 }
 
-// An end that has come takes its priority along: what is asked for next counts by itself.
+// When a priority has ended, the next one counts by itself.
 TEST(Accounts, APriorityThatIsOverRaisesNoOther) {
   for (const bool is_over : {false, true}) {
     World world(100, "priority");
@@ -192,7 +193,7 @@ TEST(Accounts, APriorityThatIsOverRaisesNoOther) {
   }
 }
 
-// Twins go before their block, unless they are all that is left of it.
+// Twins are evicted before their block, unless the block has no other bytes.
 TEST(Accounts, WhatGoesOfABlock) {
   World world(100);
   world.List(0, /*bytes=*/30, /*twin_bytes=*/10);

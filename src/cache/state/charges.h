@@ -1,4 +1,5 @@
-// Who pays for what: the budget, each tenant's part of it, and what of it is written or pinned.
+// Which tenant pays for which bytes: the budget, each tenant's charges, and their written or pinned
+// part.
 #ifndef QUIRE_CACHE_STATE_CHARGES_H_
 #define QUIRE_CACHE_STATE_CHARGES_H_
 
@@ -14,9 +15,9 @@
 
 namespace quire::cache {
 
-/// What is charged to the budget and to each tenant, which tenant pays for each slot, and how many
-/// of the slots that are held a tenant wrote or its account has pinned. A tenant's own blocks are
-/// paid for by its account.
+/// The bytes charged to the budget and to each tenant, the tenant that pays for each slot, and how
+/// many of the held slots a tenant wrote or its account has pinned. A tenant's own blocks are paid
+/// for by its account.
 ///
 /// Errors:   calls against the contract stop (QUIRE_CHECK)
 /// Threads:  not synchronised; the caller holds its lock
@@ -26,14 +27,14 @@ class Charges {
   /// What is remembered of each slot.
   static constexpr uint64_t kBytesPerSlot = sizeof(TenantId);
 
-  /// With a `shared` ledger the bytes are charged to that too, and others may use it up.
+  /// With a `shared` ledger the bytes are charged to that too, and other caches may use it up.
   Charges(const TenantTable& tenants, const SlotClasses& classes, uint64_t limit_bytes,
           quota::Ledger* shared);
 
   /// Tenants come and go with those of the table.
   void Add(TenantId tenant, const TenantOptions& options);
   void Remove(TenantId tenant) { parties_.Remove(tenant); }
-  /// Of one that is there; no quota: 0. No more may be in use than that.
+  /// Sets the limits of a tenant; no quota: 0. No more may be in use than the quota.
   void SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes);
 
   const quota::Ledger& ledger() const { return ledger_; }
@@ -47,17 +48,18 @@ class Charges {
   void ReserveSlots(uint32_t end) {
     if (end > payers_.size()) payers_.resize(end);
   }
-  /// Who pays for a slot that was taken; its charge is in TryCharge. Needs ReserveSlots.
+  /// Sets the tenant that pays for a slot that was taken; its charge is in TryCharge. Needs
+  /// ReserveSlots.
   void SetPayer(SlotId slot, TenantId tenant) { payers_[slot.number()] = tenant; }
   TenantId payer(SlotId slot) const { return payers_[slot.number()]; }
-  /// Another account pays for it from now on.
+  /// Moves the charge of a slot to another account.
   void MoveSlot(SlotId slot, TenantId to);
-  /// The slot is free.
+  /// Refunds the charge of a slot that is free now.
   void RefundSlot(SlotId slot) { Refund(payer(slot), classes_.charge_bytes(slot)); }
 
-  /// Slots held that a tenant wrote, by the epoch it wrote them in.
+  /// Counts held slots that a tenant wrote, by the epoch it wrote them in.
   void CountWritten(TenantId tenant, uint32_t epoch, int64_t slots);
-  /// Its epoch was raised: what it wrote so far is of before.
+  /// After an erasure: the slots that the tenant wrote so far belong to older epochs.
   void AgeWritten(TenantId tenant);
   uint64_t stale_slots(TenantId tenant) const { return parties_[tenant].slots_stale; }
   /// Of any epoch.
@@ -65,7 +67,7 @@ class Charges {
     return parties_[tenant].slots_written + parties_[tenant].slots_stale;
   }
 
-  /// What an account may pin leaves the others their floors.
+  /// An account may pin only what leaves the others their floors.
   uint64_t PinLimit(TenantId account) const;
   void CountPinned(TenantId account, int64_t blocks, int64_t bytes);
   uint64_t pinned_bytes(TenantId account) const { return parties_[account].pinned_bytes; }
@@ -74,9 +76,9 @@ class Charges {
  private:
   struct Party {
     quota::Account account;
-    uint64_t pinned_bytes = 0;  // what Pin keeps of the account
+    uint64_t pinned_bytes = 0;  // bytes of the account that Pin keeps
     uint64_t pinned_blocks = 0;
-    uint64_t slots_written = 0;  // held slots that it wrote in its present epoch
+    uint64_t slots_written = 0;  // held slots that the tenant wrote in its present epoch
     uint64_t slots_stale = 0;    // and in older ones
   };
 

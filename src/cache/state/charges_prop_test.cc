@@ -1,4 +1,4 @@
-// Who pays for what, alone, in lock step with naive sums over plain records.
+// The charges alone, in lock step with naive sums over plain records.
 #include "cache/state/charges.h"
 
 #include <algorithm>
@@ -105,7 +105,7 @@ class ChargesLockStep {
     real_.ReserveSlots(slot.number() + 1);
     real_.SetPayer(slot, tenant);
     payers_[slot] = tenant;
-    // Who wrote it is another matter than who pays.
+    // The writer of a slot need not be the tenant that pays for it.
     const TenantId writer = Any(prng);
     const uint32_t epoch = At(writer).epoch;
     real_.CountWritten(writer, epoch, 1);
@@ -134,7 +134,7 @@ class ChargesLockStep {
     At(to).used_bytes += charge_bytes_;
     At(to).peak_bytes = std::max(At(to).peak_bytes, At(to).used_bytes);
   }
-  // Of what is no slot: given back at once.
+  // Bytes that are not of slots: given back at once.
   void ChargeBytes(Prng& prng) {
     const TenantId tenant = Any(prng);
     const uint64_t bytes = prng.NextBelow(2 * charge_bytes_);
@@ -154,7 +154,7 @@ class ChargesLockStep {
     real_.AgeWritten(tenant);
     ++At(tenant).epoch;
   }
-  // Not below what is used, nor below the floors; a new peak begins.
+  // Sets a limit not below the bytes in use, nor below the floors; a new peak begins.
   void SetLimit(Prng& prng) {
     const uint64_t bytes = (10 + prng.NextBelow(kChargesSlots)) * charge_bytes_;
     if (bytes < Charged()) return;

@@ -67,7 +67,7 @@ BlockId Directory::Add(const Digest& root_key, std::shared_ptr<const Domain> dom
   return block;
 }
 
-// Puts a block into the tree, and takes the memory for what else has to know of it: all or, with
+// Puts a block into the tree, and takes the memory for the other tables: all or, with
 // std::bad_alloc, nothing.
 BlockId Directory::Reserve(index::RootId root, const Digest& root_key, Account& account,
                            BlockId parent, std::span<const TokenId> tokens,

@@ -1,5 +1,5 @@
-// What exists: published blocks by their tokens, who leases them, and what of them the store below
-// has. Knows no bytes and no budgets.
+// The published blocks: found by their tokens, with their leases and their state in the store.
+// Knows no bytes and no budgets.
 #ifndef QUIRE_CACHE_STATE_DIRECTORY_H_
 #define QUIRE_CACHE_STATE_DIRECTORY_H_
 
@@ -24,21 +24,23 @@ namespace quire::cache {
 enum class BlockState : uint8_t {
   kGood = 1,
   kDamaged = 2,  // it or a block before it failed a re-check
-  kPassed = 3,   // it or a block before it was passed by every window, and there are too many such
-  kErased = 4,   // whoever published it, or a block before it, was erased
+  kPassed = 3,   // it or a block before it is outside every window, and there are too many such
+                 // blocks
+  kErased = 4,   // the publisher of it, or of a block before it, was erased
 };
 
 /// A published block.
 struct BlockRecord {
-  PerClass<SlotId> slots{};  // none: no such group, or a window has passed it and it is gone; of an
-                             // open class a twin, or none
+  PerClass<SlotId> slots{};  // none: no such group, or its bytes were evicted after a window passed
+                             // it; of an open class a twin, or none
   PerClass<uint32_t> crcs{};  // CRC32C of each slot's bytes when it was published
-  uint32_t pins = 0;          // paths that Pin keeps and that go through it
-  TenantId account{};         // who pays for it: the tenant, or the domain it was published to
+  uint32_t pins = 0;          // paths pinned by Pin that contain it
+  TenantId account{};         // the account that pays for it: the tenant, or the domain it was
+                              // published to
   TenantId publisher{};
   uint32_t epoch = 0;                          // of the publisher
-  BlockState block_state = BlockState::kGood;  // as far as it was marked, see BlockStateOf
-  uint8_t pinned_classes = 0;                  // a bit for each slot that pins hold
+  BlockState block_state = BlockState::kGood;  // as marked so far, see BlockStateOf
+  uint8_t pinned_classes = 0;                  // a bit for each slot that pins keep
   bool loaded = false;       // from the store, where any member of its domain may have written it
   uint32_t published_s = 0;  // when, by the cache's clock
   uint64_t below_epoch = 0;  // as its publisher's PublishLocation says
@@ -46,7 +48,7 @@ struct BlockRecord {
 
   bool is_good() const { return block_state == BlockState::kGood; }
   bool IsPinned(uint32_t slot_class) const { return ((pinned_classes >> slot_class) & 1U) != 0; }
-  /// None of its bytes is left; blocks after it are found through it.
+  /// Whether it has no bytes left; blocks after it are found through it.
   bool is_empty() const {
     for (const SlotId slot : slots) {
       if (!slot.is_none()) return false;
@@ -62,7 +64,7 @@ struct BlockRecord {
 /// Lifetime: `classes` must outlive it
 class Directory {
  public:
-  /// What the blocks of one identity hang below.
+  /// The blocks of one identity are below one root.
   struct Root {
     Digest key{};
     std::shared_ptr<const Domain> domain;
@@ -72,7 +74,7 @@ class Directory {
   Directory(const Directory&) = delete;  // its parts know each other
   Directory& operator=(const Directory&) = delete;
 
-  // What is there.
+  // Looking up.
 
   uint64_t size() const { return entries_.size() - free_.size(); }
   bool contains(BlockId block) const {
@@ -82,19 +84,19 @@ class Directory {
     QUIRE_DCHECK(contains(block));
     return entries_[block.number()].record;
   }
-  /// Ids that were ever given have lower numbers.
+  /// All ids that were ever used are lower.
   uint32_t ids_end() const { return static_cast<uint32_t>(entries_.size()); }
   /// The published block in a slot, or none.
   BlockId InSlot(SlotId slot) const {
     return slot.number() < block_of_slot_.size() ? block_of_slot_[slot.number()] : BlockId::None();
   }
-  /// The way from a block to its parent and to what continues it; its tokens.
+  /// The tree: from a block to its parent, its descendants and its tokens.
   const index::RadixTree& tree() const { return index_; }
-  /// All its sealed slots are there.
+  /// Whether all its sealed slots are present.
   bool IsWhole(BlockId block) const;
 
-  /// Appends the blocks of the longest known prefix of `tokens` after a block (none: the root).
-  /// As RadixTree::CommonTokens, of children that one hold may look at.
+  /// CommonTokens is as in RadixTree, over as many children as one hold may look at. Find appends
+  /// the blocks of the longest known prefix of `tokens` after a block (none: the root).
   std::optional<uint32_t> CommonTokens(const Digest& root_key, BlockId after,
                                        std::span<const TokenId> tokens) const;
   void Find(const Digest& root_key, BlockId after, std::span<const TokenId> tokens,
@@ -111,27 +113,27 @@ class Directory {
   }
   const Digest& RootKeyOf(BlockId block) const { return roots_[index_.root(block).number()].key; }
 
-  // Blocks come and go.
+  // Adding and removing blocks.
 
-  /// Adds a good block after `parent` (none: at the root), which nobody leases yet. Its record has
-  /// slots, checksums, account, publisher and key.
+  /// Adds a good block after `parent` (none: at the root), without leases. Its record has slots,
+  /// checksums, account, publisher and key.
   BlockId Add(const Digest& root_key, std::shared_ptr<const Domain> domain, BlockId parent,
               std::span<const TokenId> tokens, const BlockRecord& record);
-  /// Takes out a block that nobody leases and that has no children. Its slots are none of its own
-  /// afterwards; the lease on the block before it is the caller's to drop.
+  /// Removes a block without leases and children. Afterwards its slots belong to no block; the
+  /// caller drops the lease on the block before it.
   void Remove(BlockId block);
-  /// The block has another slot; ReserveSlot takes the memory for it.
+  /// Adds a slot to a block; ReserveSlot takes the memory for it.
   void ReserveSlot(SlotId slot);
   void AddSlot(BlockId block, SlotId slot, uint32_t crc);
   void RemoveSlot(BlockId block, uint32_t slot_class);
-  /// The same bytes are in another slot.
+  /// The bytes of a slot were moved to another slot.
   void MoveSlot(BlockId block, uint32_t slot_class, SlotId to);
 
-  // Who needs them.
+  // Leases and pins.
 
   LeaseCounts& leases() { return leases_; }
   const LeaseCounts& leases() const { return leases_; }
-  /// A path that goes through it is pinned, or no longer. True: that was the first, or the last.
+  /// A pinned path contains the block, or does no longer. True: it was the first one, or the last.
   bool AddPin(BlockId block) {
     touched_.Count(1);
     return Record(block).pins++ == 0;
@@ -141,17 +143,17 @@ class Directory {
     QUIRE_CHECK(at(block).pins > 0);
     return --Record(block).pins == 0;
   }
-  /// Pins hold this slot of it.
+  /// Pins keep this slot of the block.
   void PinClass(BlockId block, uint32_t slot_class) {
     Record(block).pinned_classes |= static_cast<uint8_t>(1U << slot_class);
   }
   void ClearPinnedClasses(BlockId block) { Record(block).pinned_classes = 0; }
 
-  /// A block alone is not to be handed out any more. What was erased may not be called damaged any
-  /// more. False: it was marked already.
+  /// Marks one block: it is not handed out any more. An erased block is not marked as damaged.
+  /// False: it was marked already.
   bool Mark(BlockId block, BlockState block_state);
 
-  // What the store below has.
+  // The blocks' state in the store.
 
   WriteBehind& write_behind() { return write_behind_; }
   const WriteBehind& write_behind() const { return write_behind_; }
@@ -169,7 +171,7 @@ class Directory {
   uint64_t empty_count() const { return empty_count_; }
   uint64_t twin_slots() const { return twin_slots_; }
 
-  /// Who looks at records one by one counts them here.
+  /// Code that looks at records one by one counts them here.
   TouchedRecords& touched() const { return touched_; }
 
   /// Stops if anything is wrong. For tests.

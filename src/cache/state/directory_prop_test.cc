@@ -1,5 +1,6 @@
 // The directory alone, in lock step with a naive one: a map of blocks that know their parent and
-// their tokens. Leases and what the store has are objects of their own, with tests of their own.
+// their tokens. Leases and the state in the store are objects of their own, with tests of their
+// own.
 #include "cache/state/directory.h"
 
 #include <algorithm>
@@ -118,7 +119,7 @@ class DirectoryLockStep {
     return SlotId::None();
   }
 
-  // The same call on both.
+  // Makes the same call on both.
 
   void Add(Prng& prng) {
     const auto root = static_cast<uint32_t>(prng.NextBelow(roots_.size()));
@@ -220,7 +221,7 @@ class DirectoryLockStep {
     if (changes) now = block_state;
   }
 
-  // What can be seen.
+  // Compares all visible state.
 
   void Compare() {
     directory_.CheckInvariants();
@@ -283,7 +284,7 @@ class DirectoryLockStep {
     std::vector<std::vector<BlockId>> paths;
     for (uint32_t root = 0; root < roots_.size(); ++root) {
       paths.push_back(Path(root, letters));
-      std::vector<BlockId> found = {BlockId(77)};  // what is there already stays
+      std::vector<BlockId> found = {BlockId(77)};  // blocks that are in the list already stay
       directory_.Find(roots_[root].key, BlockId::None(), tokens, found);
       ASSERT_EQ(found.front(), BlockId(77));
       found.erase(found.begin());

@@ -30,7 +30,7 @@ void EvictionOrder::List(BlockId block, TenantId account, const Evictable& what,
     if (what.listed != Listed::kNowhere) {
       if (listing.retained_until_us > 0) {
         facts.priority = listing.priority;
-        // In the milliseconds of requests, not a moment early; the largest is for good.
+        // In milliseconds, rounded up; the largest value never ends.
         const uint64_t until_us = listing.retained_until_us;
         facts.expires_ms =
             until_us == UINT64_MAX ? 0 : until_us / 1000 + (until_us % 1000 > 0 ? 1 : 0);
@@ -42,7 +42,7 @@ void EvictionOrder::List(BlockId block, TenantId account, const Evictable& what,
     listing.what.listed = what.listed;
     if (what.listed == Listed::kWhole) {
       if (owner.ttl_us > 0) owner.lists.aging->Add(block, {});
-      // Many blocks are let go of at once: the clock is read for the first of them.
+      // Many blocks are released at once: the clock is read for the first of them.
       if (!hold_us_) hold_us_ = clock_.NowMicros();
       listing.listed_us = *hold_us_;
     }
@@ -105,8 +105,8 @@ std::optional<Victim> EvictionOrder::VictimOf(TenantId account) const {
   return victim;
 }
 
-// The least recent first, whatever the policy would choose, so the first that is young enough is
-// followed by younger ones.
+// In order of last use, whatever the policy would choose: after the first block that has not
+// expired all others are younger.
 std::optional<BlockId> EvictionOrder::Expired(TenantId account) const {
   const Account& owner = accounts_[account];
   if (owner.ttl_us == 0) return std::nullopt;

@@ -1,4 +1,4 @@
-// What can be evicted, and what goes first of it. Knows no tree, no bytes and no budgets.
+// The blocks that can be evicted, and their order. Knows no tree, no bytes and no budgets.
 #ifndef QUIRE_CACHE_STATE_EVICTION_ORDER_H_
 #define QUIRE_CACHE_STATE_EVICTION_ORDER_H_
 
@@ -26,20 +26,21 @@ struct EvictionLists {
       : whole(evict::MakePolicy(policy)),
         passed(std::make_unique<evict::LruPolicy>()),
         aging(std::make_unique<evict::LruPolicy>()) {}
-  /// For another account of the same cache.
+  /// The lists of another account of the same cache.
   EvictionLists MakeSiblings() const {
     return EvictionLists(whole->MakeSibling(), passed->MakeSibling(), aging->MakeSibling());
   }
 
-  /// Most heap that a block takes in all of them.
+  /// Most heap that a block takes in all lists.
   uint64_t bytes_per_block() const {
     return whole->bytes_per_block() + passed->bytes_per_block() + aging->bytes_per_block();
   }
 
-  std::unique_ptr<evict::Policy> whole;   // published blocks of the account that nobody leases
-  std::unique_ptr<evict::Policy> passed;  // leased, with slots outside their windows and nobody
-                                          // holds
-  std::unique_ptr<evict::Policy> aging;  // whole again, what was used longest ago first; with a ttl
+  std::unique_ptr<evict::Policy> whole;   // published blocks of the account without leases
+  std::unique_ptr<evict::Policy> passed;  // leased, with slots outside their windows that have no
+                                          // holder
+  std::unique_ptr<evict::Policy> aging;   // the same blocks as `whole`, least recently used first;
+                                          // with a ttl
 
  private:
   EvictionLists(std::unique_ptr<evict::Policy> of_whole, std::unique_ptr<evict::Policy> of_passed,
@@ -47,38 +48,38 @@ struct EvictionLists {
       : whole(std::move(of_whole)), passed(std::move(of_passed)), aging(std::move(of_aging)) {}
 };
 
-/// In which list of what can be evicted a block stands.
+/// The list of evictable blocks that contains a block.
 enum class Listed : uint8_t {
   kNowhere = 1,
-  kWhole = 2,  // nobody leases it: it can go as a whole
-  kSlots = 3,  // leased, but has slots outside its window, or twins, that nobody holds
+  kWhole = 2,  // no lease: it can be evicted as a whole
+  kSlots = 3,  // leased, but has slots outside its window, or twins, without holders
 };
 
-/// What of a block goes.
+/// The part of a block that is evicted.
 enum class Goes : uint8_t {
   kWhole = 1,
-  kSlots = 2,  // what windows have passed, and twins, of a leased block
-  kTwins = 3,  // of a block that nobody leases: they go before it
+  kSlots = 2,  // slots outside windows, and twins, of a leased block
+  kTwins = 3,  // of a block without leases: they are evicted before it
 };
 
-/// What can be evicted next.
+/// The next eviction.
 struct Victim {
   BlockId block{};
   Goes goes = Goes::kWhole;
   uint64_t stamp = 0;  // order of listing, over all accounts
-  uint64_t bytes = 0;  // that it gives back
+  uint64_t bytes = 0;  // that the eviction frees
 };
 
-/// What of a block can be evicted now.
+/// What can be evicted of a block now.
 struct Evictable {
   Listed listed = Listed::kNowhere;
   uint64_t bytes = 0;
-  uint64_t twin_bytes = 0;  // of these, of twins
+  uint64_t twin_bytes = 0;  // twins' share of `bytes`
 };
 
 /// The blocks that can be evicted, a list of them for each account in the order of the policy, and
-/// how long nobody has used them. Policies hear here how paths are used, and how much callers want
-/// a block.
+/// the time of their last use. Passes the uses of paths, and the callers' priorities for blocks, to
+/// the policies.
 ///
 /// Threads:  not synchronised; the caller holds its lock
 /// Lifetime: the clock must outlive it
@@ -87,10 +88,11 @@ class EvictionOrder {
   /// With the default tenant's account.
   EvictionOrder(const Clock& clock, std::string_view policy);
 
-  /// What an account has not used for `ttl_us` expires; 0: never. It goes when it has no blocks.
+  /// Blocks of the account expire after `ttl_us` without use; 0: never. RemoveAccount needs an
+  /// account without blocks.
   void AddAccount(TenantId account, uint64_t ttl_us);
   void RemoveAccount(TenantId account) { accounts_.Remove(account); }
-  /// Heap that each account's policy may take for what is not there any more.
+  /// Heap that each account's policy may take for blocks that are gone.
   void SetHistory(uint64_t bytes_each);
 
   /// Takes memory for blocks with lower ids than this, so that List needs none for itself.
@@ -104,23 +106,23 @@ class EvictionOrder {
     return block.number() < listings_.size() ? listings_[block.number()].what.listed
                                              : Listed::kNowhere;
   }
-  /// When its last holder let go of it; nothing: it is held.
+  /// The time when its last holder released it; nothing: it is held.
   std::optional<uint64_t> unused_since_us(BlockId block) const {
     if (listed(block) != Listed::kWhole) return std::nullopt;
     return listings_[block.number()].listed_us;
   }
-  /// The lock was released: what is listed from now on is listed later.
+  /// The lock was released: blocks listed from now on are listed later.
   void EndHold() { hold_us_.reset(); }
-  /// The block is gone, because room was needed or for another reason.
+  /// The block is gone, because room was needed (`evicted`) or for another reason.
   void Remove(BlockId block, bool evicted);
-  /// It stays, but is in no list for now.
+  /// The block stays in the cache, but is in no list for now.
   void Unlist(BlockId block);
-  /// How much a block is wanted, and until when.
+  /// Sets the priority of a block, and until when.
   void Retain(BlockId block, uint8_t priority, uint64_t until_us);
 
-  /// What goes first of an account: the least recent of both lists.
+  /// The next victim of an account: the least recent of both lists.
   std::optional<Victim> VictimOf(TenantId account) const;
-  /// The least recent of the first of each account for which `may_go(account, victim)`.
+  /// The least recent of the accounts' next victims for which `may_go(account, victim)` holds.
   template <typename MayGo>
   std::optional<Victim> OldestVictim(const MayGo& may_go) const {
     std::optional<Victim> oldest;
@@ -134,20 +136,20 @@ class EvictionOrder {
   std::optional<Victim> OldestVictim() const {
     return OldestVictim([](TenantId, const Victim&) { return true; });
   }
-  /// The first that the policy would give up of the blocks that nobody leases.
+  /// The policy's next victim among the blocks without leases.
   std::optional<BlockId> WholeVictim(TenantId account) const {
     return accounts_[account].lists.whole->Victim();
   }
-  /// A block of an account that nobody has used for its ttl.
+  /// A block of an account that was not used for its ttl.
   std::optional<BlockId> Expired(TenantId account) const;
   uint64_t listed_whole(TenantId account) const { return accounts_[account].lists.whole->size(); }
   uint64_t listed_slots(TenantId account) const { return accounts_[account].lists.passed->size(); }
   uint64_t evictable_bytes(TenantId account) const { return accounts_[account].evictable_bytes; }
-  /// Bytes of an account that are not counted as evictable for a while.
+  /// Does not count so many bytes of an account as evictable for a while.
   void Withhold(TenantId account, uint64_t bytes) { accounts_[account].evictable_bytes -= bytes; }
   void GiveBack(TenantId account, uint64_t bytes) { accounts_[account].evictable_bytes += bytes; }
 
-  /// Whether the policy asks how paths are used.
+  /// Whether the policy uses how paths are used.
   bool hears_requests() const { return accounts_[kDefaultTenant].lists.whole->hears_requests(); }
   /// A path of an account was used; the blocks that are listed until EndUse were used by it. As
   /// evict::Policy::BeginSome.
@@ -156,16 +158,16 @@ class EvictionOrder {
     return accounts_[account].lists.whole->BeginSome(request, use, keys_left);
   }
   void EndUse(TenantId account) { accounts_[account].lists.whole->End(); }
-  /// Between holds of the lock it is under way no more.
+  /// Suspends the use between holds of the lock.
   std::unique_ptr<evict::Policy::Use> PauseUse(TenantId account) {
     return accounts_[account].lists.whole->Pause();
   }
   void ResumeUse(TenantId account, std::unique_ptr<evict::Policy::Use> use) {
     accounts_[account].lists.whole->Resume(std::move(use));
   }
-  /// Whether policies go by time.
+  /// Whether policies use time.
   bool hears_time() const { return accounts_[kDefaultTenant].lists.whole->hears_time(); }
-  /// Tells them how late it is.
+  /// Tells the policies the time.
   void Advance();
 
  private:
@@ -177,11 +179,11 @@ class EvictionOrder {
   /// Where a block is listed.
   struct Listing {
     TenantId account{};
-    uint8_t priority = 0;  // as callers asked; only with an end
+    uint8_t priority = 0;  // the caller's priority; only with an end
     Evictable what{};
     uint64_t stamp = 0;              // order of listing, over all lists
-    uint64_t listed_us = 0;          // when it was last let go of as a whole
-    uint64_t retained_until_us = 0;  // the priority's end; 0: nobody asked for one
+    uint64_t listed_us = 0;          // when its last lease as a whole block ended
+    uint64_t retained_until_us = 0;  // the priority's end; 0: it has none
   };
 
   void Leave(BlockId block, bool stays, bool evicted);

@@ -1,5 +1,5 @@
-// What is remembered of blocks that are gone: when they went, and why. Bounded; the oldest are
-// forgotten first.
+// Ghosts: what is remembered of blocks that are gone, when they went, and why. Bounded; the oldest
+// are forgotten first.
 #ifndef QUIRE_CACHE_STATE_GHOSTS_H_
 #define QUIRE_CACHE_STATE_GHOSTS_H_
 
@@ -17,7 +17,7 @@ struct Ghost {
   MissReason reason = MissReason::kEvicted;
   uint64_t gone_us = 0;
   TenantId publisher{};
-  uint32_t epoch = 0;  // of the publisher; once that has erased its own nobody may hear of it
+  uint32_t epoch = 0;  // of the publisher; after the next erasure no lookup may see the entry
 };
 
 /// Blocks by the first 64 bits of their keys, so a wrong answer is as rare as two equal such
@@ -26,10 +26,10 @@ struct Ghost {
 /// Threads: not synchronised; the caller holds its lock
 class Ghosts {
  public:
-  /// Most that one costs the heap.
+  /// Most heap that one entry takes.
   static constexpr uint64_t kBytesEach = evict::RecentKeys<Ghost>::kBytesEach;
 
-  /// Forgets what is beyond `ghosts_max`.
+  /// Forgets the oldest entries beyond `ghosts_max`.
   void SetCapacity(uint64_t ghosts_max) {
     ghosts_max_ = ghosts_max;
     ghosts_.Trim(ghosts_max_);

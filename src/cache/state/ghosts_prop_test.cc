@@ -1,4 +1,4 @@
-// What is remembered of blocks that are gone, in lock step with a naive one: a list, oldest first.
+// Ghosts in lock step with a naive list, oldest first.
 #include "cache/state/ghosts.h"
 
 #include <algorithm>

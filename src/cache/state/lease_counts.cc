@@ -3,7 +3,7 @@
 namespace quire::cache {
 
 uint32_t LeaseCounts::LeasedBlocks(BlockId block) const {
-  uint32_t leased = 0;  // so many at least
+  uint32_t leased = 0;  // a lower bound
   uint32_t end = tree_.depth(block) + 1;
   while (leased < end) {
     const uint32_t middle = leased + (end - leased) / 2;

@@ -1,4 +1,4 @@
-// How many hold each published block, and with it all before it.
+// The number of holders of each published block and, through it, of its ancestors.
 #ifndef QUIRE_CACHE_STATE_LEASE_COUNTS_H_
 #define QUIRE_CACHE_STATE_LEASE_COUNTS_H_
 
@@ -14,10 +14,10 @@
 
 namespace quire::cache {
 
-/// Holders of each block of a tree besides the index. A leased block leases its parent. Whoever
-/// holds a block mostly holds its path too, but a view that was taken before its blocks were
-/// published may hold other copies of the parents, and a window lets go of them; counting here
-/// keeps the policies' promise in every case: what is evictable has no leased descendant.
+/// Holders of each block of a tree besides the index. A leased block leases its parent. A holder of
+/// a block usually holds its whole path, but a view taken before its blocks were published may hold
+/// other copies of the parents, and a window releases them; counting here keeps the policies'
+/// promise in every case: an evictable block has no leased descendant.
 ///
 /// Errors:   calls against the contract stop (QUIRE_CHECK)
 /// Threads:  not synchronised; the caller holds its lock
@@ -31,11 +31,12 @@ class LeaseCounts {
   void Reserve(uint32_t end) {
     if (end > counts_.size()) counts_.resize(std::max<size_t>(end, 2 * counts_.size()));
   }
-  /// A block is new, and has holders already; the lease on its parent is the caller's to add.
+  /// A new block, which has holders already; the caller adds the lease on its parent.
   void Begin(BlockId block, uint32_t holders) { counts_[block.number()] = holders; }
 
   uint32_t of(BlockId block) const { return counts_[block.number()]; }
-  /// More holders. changed(block) is called for each block that got its first, the block first.
+  /// Adds holders. changed(block) is called for each block that got its first, the block itself
+  /// first.
   template <typename Changed>
   void Add(BlockId block, const Changed& changed, uint32_t holders = 1) {
     while (!block.is_none()) {
@@ -46,9 +47,9 @@ class LeaseCounts {
       block = tree_.parent(block);
     }
   }
-  /// One less. changed(block) is called for each block that lost its last, and may remove it. Where
-  /// that goes on for long it is interrupted: TakeDeferred tells from which blocks a lease is still
-  /// to be dropped; until then they count as leased.
+  /// Drops one holder. changed(block) is called for each block that lost its last, and may remove
+  /// it. A long walk stops after a while: TakeDeferred returns the blocks that must still lose a
+  /// lease; until then they count as leased.
   template <typename Changed>
   void Drop(BlockId block, const Changed& changed) {
     while (!block.is_none()) {
@@ -67,7 +68,7 @@ class LeaseCounts {
     deferred_.pop_back();
     return block;
   }
-  /// Of the blocks of the path to this one, itself included, the first so many are leased.
+  /// The number of leased blocks on the path to this one, itself included; they are the first ones.
   ///
   /// Cost: O(log depth) records
   uint32_t LeasedBlocks(BlockId block) const;
@@ -76,7 +77,7 @@ class LeaseCounts {
   const index::RadixTree& tree_;
   TouchedRecords& touched_;
   std::vector<uint32_t> counts_;   // by BlockId
-  std::vector<BlockId> deferred_;  // of each a lease is still to be dropped
+  std::vector<BlockId> deferred_;  // each must still lose a lease
 };
 
 }  // namespace quire::cache

@@ -1,5 +1,5 @@
-// The counts of leases alone, on a tree, in lock step with naive ones: leases are counted there
-// from what holds them, not step by step.
+// The counts of leases alone, on a tree, in lock step with naive ones, which are counted anew from
+// the holders.
 #include "cache/state/lease_counts.h"
 
 #include <algorithm>
@@ -64,7 +64,7 @@ class LeaseCountsLockStep {
     std::advance(block, static_cast<int64_t>(prng.NextBelow(blocks_.size())));
     return block->first;
   }
-  // `changed` is what only `more` has, from `first` towards the root.
+  // `changed` must be the blocks that only `more` has, from `first` towards the root.
   void ExpectChanged(const std::set<BlockId>& fewer, const std::set<BlockId>& more, BlockId first,
                      const std::vector<BlockId>& changed) const {
     BlockId next = first;
@@ -76,7 +76,7 @@ class LeaseCountsLockStep {
     ASSERT_EQ(changed.size(), more.size() - fewer.size());
   }
 
-  // The same call on both.
+  // Makes the same call on both.
 
   void AddBlock(Prng& prng) {
     const BlockId parent = prng.NextChance(8) ? BlockId::None() : Any(prng).value_or(BlockId());
@@ -108,7 +108,7 @@ class LeaseCountsLockStep {
     blocks_.at(*id).holders += holders;
     ExpectChanged(before, Leased(), *id, changed);
   }
-  // What a long hold of the lock puts off counts as leased until it is taken up again.
+  // Leases that a long hold of the lock defers count until they are dropped.
   void Drop(Prng& prng) {
     const auto id = Any(prng);
     if (!id || blocks_.at(*id).holders == 0) return;

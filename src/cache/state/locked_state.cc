@@ -86,8 +86,8 @@ uint32_t LockedState::most_touched() const {
   return most_touched_;
 }
 
-// What is drained stays charged and is nobody's until it is zeroed, so nothing can happen to it
-// meanwhile. What verbs left to do comes first: that may let go of more.
+// A draining slot stays charged and belongs to no block until it is zeroed, so no other call can
+// use it. The work that verbs left comes first, because it may release more slots.
 void LockedState::Settle() {
   for (bool more = true, any = true; more;) {
     AtSyncPoint("settle: before more is done");
@@ -108,7 +108,7 @@ void LockedState::Settle() {
     if (count == 0) return;
     AtSyncPoint("drain: before slots are zeroed");
     ZeroAll(std::span(slots).first(count));
-    // Free means that nothing is left of them; of a device that failed nobody reads anything.
+    // A free slot must be zeroed; after a device failure no operation reads it any more.
     static_cast<void>(slots_->ops().Synchronize());
   }
 }
@@ -141,7 +141,7 @@ void LockedState::ReleaseAfter(std::shared_ptr<Fence> fence, std::vector<SlotId>
   }
 }
 
-// Those that are not done are asked again by the next call; nobody waits for them.
+// The next call asks the other fences again; no call waits for them.
 void LockedState::ReleaseDone() {
   while (true) {
     Fenced done;

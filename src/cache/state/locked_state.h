@@ -1,5 +1,5 @@
-// The three state objects under the cache's lock, and how verbs get at them. Bytes are copied,
-// hashed and zeroed between holds of the lock, never under it.
+// The three state objects under the cache's lock, and how verbs use them. Bytes are copied, hashed
+// and zeroed between holds of the lock, never under it.
 #ifndef QUIRE_CACHE_STATE_LOCKED_STATE_H_
 #define QUIRE_CACHE_STATE_LOCKED_STATE_H_
 
@@ -25,19 +25,19 @@ namespace quire::cache {
 
 struct StoreState;
 
-/// Blocks of one load that are asked for at once.
+/// Blocks of one load that are requested at once.
 inline constexpr uint32_t kLoadBlocksInFlight = 64;
 
-/// What all verbs of a cache work on.
+/// The state that all verbs of a cache work on.
 ///
 /// Threads: any
 class LockedState {
  public:
-  /// `shared`, which pays too, and `store` may be null.
+  /// `shared` is charged too; it and `store` may be null.
   /// Errors: as Slots::Create; with a store as RecordShapes::Create, kNoSpace no host memory
   static Result<std::unique_ptr<LockedState>> Create(CacheOptions options, SlotClasses classes,
                                                      quota::Ledger* shared, StoreState* store);
-  /// Waits for the fences that holds were left with.
+  /// Waits for the fences of released slots.
   ~LockedState();
 
   const CacheOptions& options() const { return options_; }
@@ -47,7 +47,7 @@ class LockedState {
   const codec::SlotLayout& layout() const { return classes_.layout(); }
   const codec::SlotLayout& open_layout() const { return classes_.open_layout(); }
   uint32_t block_tokens() const { return classes_.block_tokens(); }
-  /// The bytes of slots that the caller holds; it may ask who else does.
+  /// The bytes of slots that the caller holds, and their other holders.
   Slots& slots() { return *slots_; }
   const Slots& slots() const { return *slots_; }
   /// The store below; null: there is none.
@@ -55,35 +55,35 @@ class LockedState {
   transfer::Transfers* transfers() const;
   /// Needs a store.
   const RecordShapes& shapes() const { return *shapes_; }
-  /// Memory of the host for blocks on their way to and from the store, in chunks of a record; null
-  /// where the store reads and writes slots in place. A write needs reading_mutex; Loading alone
-  /// reads.
+  /// Host memory for blocks on their way to and from the store, in chunks of a record; null where
+  /// the store reads and writes slots in place. Writing needs reading_mutex; only Loading reads.
   tier::Staging* write_staging() { return write_staging_ ? &*write_staging_ : nullptr; }
   tier::Staging* load_staging() { return load_staging_ ? &*load_staging_ : nullptr; }
   /// Held while State::reading is in use.
   Mutex& reading_mutex() { return reading_mutex_; }
 
-  /// Runs a verb under the lock, and settles what it left to be done when the lock is released.
-  /// Before that the holds end whose fences are done.
+  /// Runs a verb under the lock, and does the work that it left after the lock is released. First
+  /// drops the references whose fences are done.
   template <typename Verb>
   auto With(const Verb& verb) QUIRE_EXCLUDES(mutex_) {
     if (fences_.load(std::memory_order_relaxed) > 0) ReleaseDone();
     return Hold(verb);
   }
-  /// The same of a verb that only looks, and leaves nothing to be done.
+  /// The same for a verb that only looks, and leaves no work.
   template <typename Verb>
   auto Look(const Verb& verb) const QUIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return verb(static_cast<const State&>(*state_));
   }
-  /// Calls piece(begin, end) for [0, count) in pieces that one hold may go over.
+  /// Calls piece(begin, end) for [0, count) in pieces that fit one hold of the lock.
   template <typename Piece>
   static void ForPieces(size_t count, const Piece& piece, size_t most = kBlocksPerHold) {
     for (size_t begin = 0; begin < count; begin += most) {
       piece(begin, std::min<size_t>(count, begin + most));
     }
   }
-  /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
+  /// Drops one reference of each slot. `slots` are in token order, so that parents stay more recent
+  /// than children.
   void ReleaseSlots(std::span<const SlotId> slots);
   /// The same once the fence is done; null: now. Waits for it only if memory runs out.
   void ReleaseAfter(std::shared_ptr<Fence> fence, std::vector<SlotId> slots);
@@ -96,7 +96,7 @@ class LockedState {
   LockedState(CacheOptions options, SlotClasses classes, StoreState* store);
   Result<void> MakeStaging();
 
-  /// As With, whatever fences say.
+  /// As With, without looking at fences.
   template <typename Verb>
   auto Hold(const Verb& verb) QUIRE_EXCLUDES(mutex_) {
     struct SettleAtEnd {
@@ -108,7 +108,7 @@ class LockedState {
     } settle{.cache = *this};
     return HoldOnce(verb, settle.any);
   }
-  /// One hold of the lock. `any`: the verb left something to be done.
+  /// One hold of the lock. `any`: the verb left work.
   template <typename Verb>
   auto HoldOnce(const Verb& verb, bool& any) QUIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -139,7 +139,8 @@ class LockedState {
   std::optional<tier::Staging> load_staging_{};
 
   Mutex reading_mutex_{LockRank::kReading};
-  std::atomic<uint64_t> fences_ = 0;  // State::fenced, for who has nothing to look at
+  std::atomic<uint64_t> fences_ = 0;  // size of State::fenced, so that most calls need not take the
+                                      // lock for it
   mutable Mutex mutex_{LockRank::kCache};
   std::unique_ptr<State> state_ QUIRE_PT_GUARDED_BY(mutex_);  // set once, by Create
   uint32_t most_touched_ QUIRE_GUARDED_BY(mutex_) = 0;

@@ -1,4 +1,4 @@
-// A naive order of eviction, which tests of the real one and of the accounts above it share.
+// A naive order of eviction, shared by the tests of the real one and of the accounts.
 #ifndef QUIRE_CACHE_STATE_NAIVE_ORDER_H_
 #define QUIRE_CACHE_STATE_NAIVE_ORDER_H_
 
@@ -38,7 +38,7 @@ class NaiveOrder {
     return bytes;
   }
 
-  // The same call on both.
+  // Makes the same call on both.
 
   /// A block that stands in a list keeps its account, and its place as long as the list is the
   /// same.
@@ -57,7 +57,7 @@ class NaiveOrder {
     listing.account = account;
     listing.what = what;
   }
-  /// In one of the ways.
+  /// Unlists a block in one of the ways.
   void Unlist(EvictionOrder& real, BlockId block, Prng& prng) {
     switch (prng.NextBelow(3)) {
       case 0: real.Unlist(block); break;
@@ -67,9 +67,9 @@ class NaiveOrder {
     listed_.erase(block);
   }
 
-  // What can be seen.
+  // Compares all visible state.
 
-  /// What goes first, unless spared(listing).
+  /// The first victim that is not spared(listing).
   template <typename Spared>
   std::optional<BlockId> First(const Spared& spared) const {
     std::optional<BlockId> first;
@@ -84,7 +84,7 @@ class NaiveOrder {
     return First([&](const Listing& listing) { return listing.account != account; });
   }
   bool GoesBefore(BlockId a, BlockId b) const { return listed_.at(a).since < listed_.at(b).since; }
-  /// What goes when that block is the victim: its twins before itself.
+  /// What is evicted when that block is the victim: its twins before itself.
   Victim VictimAt(BlockId block) const {
     const Evictable& what = listed_.at(block).what;
     if (what.listed != Listed::kWhole)

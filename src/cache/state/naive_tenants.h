@@ -1,4 +1,4 @@
-// Naive tenants, which tests of the table of tenants and of the accounts share.
+// Naive tenants, shared by the tests of the table of tenants and of the accounts.
 #ifndef QUIRE_CACHE_STATE_NAIVE_TENANTS_H_
 #define QUIRE_CACHE_STATE_NAIVE_TENANTS_H_
 
@@ -13,7 +13,7 @@
 
 namespace quire::cache {
 
-/// All that there ever were, by id; the first is the default one.
+/// All tenants that ever existed, by id; the first is the default one.
 class NaiveTenants {
  public:
   struct Tenant {
@@ -40,7 +40,7 @@ class NaiveTenants {
     return bytes;
   }
 
-  /// One that may be wrong. A name of `names`, or none; quota and floor in units of `bytes`.
+  /// Options that may be wrong. A name of `names`, or none; quota and floor in units of `bytes`.
   static TenantOptions AnyOptions(Prng& prng, uint64_t names, uint64_t bytes) {
     TenantOptions options;
     const uint64_t name = prng.NextBelow(names + 1);
@@ -51,7 +51,7 @@ class NaiveTenants {
     options.shared = prng.NextChance(3);
     return options;
   }
-  /// What is to be said of a new one; none: it can be added.
+  /// The error of adding such a tenant; none: it can be added.
   ErrorCode ErrorOf(const TenantOptions& options) const {
     if (options.name.empty() || (options.shared && !options.domain.empty()) ||
         (options.quota_bytes > 0 && options.floor_bytes > options.quota_bytes) ||
@@ -68,7 +68,7 @@ class NaiveTenants {
     const TenantId account = options.domain.empty() ? next() : Named(options.domain);
     all_.push_back({.options = options, .account = account, .epoch = epoch});
   }
-  /// Others use its domain.
+  /// Whether other tenants use its domain.
   bool HasMembers(TenantId tenant) const {
     for (uint32_t i = 0; i < count(); ++i) {
       if (all_[i].is_there && TenantId(i) != tenant && all_[i].account == tenant) return true;

@@ -1,4 +1,4 @@
-// Something of each tenant, by id.
+// A value for each tenant, by id.
 #ifndef QUIRE_CACHE_STATE_PER_TENANT_H_
 #define QUIRE_CACHE_STATE_PER_TENANT_H_
 
@@ -11,8 +11,8 @@
 
 namespace quire::cache {
 
-/// A T for each tenant. Those that were removed all have the same one, which may have nothing: who
-/// comes too late with such an id is refused like anyone without room.
+/// A T for each tenant. All removed tenants share one T without capacity: a late call with such an
+/// id is refused for lack of room.
 ///
 /// Errors:  std::bad_alloc from Put: nothing changes
 /// Threads: not synchronised; the caller holds its lock
@@ -21,22 +21,21 @@ class PerTenant {
  public:
   explicit PerTenant(std::shared_ptr<T> gone) : gone_(std::move(gone)) {}
 
-  /// Of an id that was given, to whoever has it or had it.
+  /// For an id of a present or removed tenant.
   T& operator[](TenantId tenant) { return *all_[tenant.number()]; }
   const T& operator[](TenantId tenant) const { return *all_[tenant.number()]; }
-  /// What those that were removed have.
+  /// The value of all removed tenants.
   const T& gone() const { return *gone_; }
-  /// It was given and not removed.
+  /// Whether the tenant exists.
   bool contains(TenantId tenant) const {
     return tenant.number() < all_.size() && all_[tenant.number()] != gone_;
   }
-  /// How many there are now.
+  /// How many tenants exist.
   uint32_t count() const { return count_; }
   /// The lowest id that was never given.
   TenantId end() const { return TenantId(static_cast<uint32_t>(all_.size())); }
 
-  /// What is there of that id already, because memory ran out for something else of its tenant,
-  /// goes.
+  /// Replaces the value of an id, if a failed attempt to add a tenant left one.
   void Put(TenantId tenant, std::shared_ptr<T> value) {
     if (tenant.number() >= all_.size()) all_.resize(tenant.number() + 1, gone_);
     if (!contains(tenant)) ++count_;
@@ -46,7 +45,7 @@ class PerTenant {
     all_[tenant.number()] = gone_;
     --count_;
   }
-  /// Calls visit(id, value) for each that is there, by ascending id.
+  /// Calls visit(id, value) for each tenant, by ascending id.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
     for (uint32_t i = 0; i < all_.size(); ++i) {

@@ -1,4 +1,4 @@
-// Which paths Pin keeps: by their last block and who asked for it.
+// The paths that Pin keeps: by their last block and the tenant that asked.
 #ifndef QUIRE_CACHE_STATE_PINS_H_
 #define QUIRE_CACHE_STATE_PINS_H_
 
@@ -12,7 +12,7 @@
 
 namespace quire::cache {
 
-/// Pins that stand, and those that are over, whose paths are let go of block by block.
+/// Present pins, and ended ones, whose paths are released block by block.
 ///
 /// Threads: not synchronised; the caller holds its lock
 class Pins {
@@ -24,7 +24,7 @@ class Pins {
   struct Pin {
     uint32_t count = 0;
     uint64_t until_us = 0;
-    BlockId at{};  // of one that is over: blocks from here to the root are still pinned by it
+    BlockId at{};  // of an ended pin: blocks from here to the root are still pinned by it
   };
   using Map = std::map<Key, Pin>;
 
@@ -40,7 +40,7 @@ class Pins {
   bool contains(BlockId last, TenantId tenant) const {
     return pins_.contains({.last = last, .tenant = tenant});
   }
-  /// Another pin of the same path; false: it is the first, and the path has to be held.
+  /// Counts another pin of the same path; false: it is the first, and the path must be leased.
   bool AddAnother(BlockId last, TenantId tenant, uint64_t until_us) {
     const auto found = pins_.find({.last = last, .tenant = tenant});
     if (found == pins_.end()) return false;
@@ -54,23 +54,23 @@ class Pins {
     next_end_us_ = std::min(next_end_us_, until_us);
     pins_.insert(std::move(memory));
   }
-  /// True: that was the last of its kind, and it is over.
+  /// True: the last pin of this kind has ended.
   bool Remove(BlockId last, TenantId tenant) {
     const auto pin = pins_.find({.last = last, .tenant = tenant});
     if (--pin->second.count > 0) return false;
     End(pin);
     return true;
   }
-  /// Whoever pinned just this path: one such pin is over. False: there is none.
+  /// Ends one pin of exactly this path, of any tenant. False: there is none.
   bool EndOneAt(BlockId last) {
     const auto pin = pins_.lower_bound({.last = last, .tenant = TenantId(0)});
     if (pin == pins_.end() || pin->first.last != last) return false;
     End(pin);
     return true;
   }
-  /// No pin ends before; maybe none ends then.
+  /// No pin ends before this time; maybe none ends then.
   uint64_t next_end_us() const { return next_end_us_; }
-  /// At most so many of those whose time has come are over; ended(last) is called for each.
+  /// Ends at most so many of the pins whose time has come; ended(last) is called for each.
   template <typename Ended>
   void EndBy(uint64_t now_us, uint32_t most, const Ended& ended) {
     next_end_us_ = UINT64_MAX;
@@ -86,16 +86,16 @@ class Pins {
     }
   }
 
-  // What is over. The block that a pin has come to is leased for it.
+  // Ended pins. The block that an ended pin has reached is leased for it.
 
   bool is_ending() const { return !ending_.empty(); }
   BlockId ending_at() const { return ending_.begin()->second.at; }
-  /// None: it is done.
+  /// None: all its blocks are released.
   void MoveEnding(BlockId to) {
     ending_.begin()->second.at = to;
     if (to.is_none()) ending_.erase(ending_.begin());
   }
-  /// A pin that never was: blocks from there to the root are to be let go of.
+  /// Ends a pin that was not completed: blocks from there to the root must be released.
   void Abandon(Memory memory, BlockId at) {
     memory.mapped().at = at;
     ending_.insert(std::move(memory));
@@ -109,7 +109,7 @@ class Pins {
 
   Map pins_;
   std::multimap<Key, Pin> ending_;
-  uint64_t next_end_us_ = UINT64_MAX;  // or earlier
+  uint64_t next_end_us_ = UINT64_MAX;  // a lower bound
 };
 
 }  // namespace quire::cache

@@ -17,21 +17,21 @@
 namespace quire::cache {
 namespace {
 
-/// Where windows look back no block keeps its bytes for ever, but those after it can only be found
-/// through it. So many such blocks are paid for by each slot.
+/// Where all layers have windows no block keeps its bytes for ever, but later blocks are found
+/// through it. Each slot pays for so many blocks without bytes.
 constexpr uint64_t kEmptyPerSlot = 8;
 
-/// What one slot costs the budget: its pages, the pool's bookkeeping, who pays and who wrote it.
+/// What one slot costs the budget: its pages, the pool's bookkeeping, its payer and its writer.
 uint64_t SlotCharge(uint64_t slot_bytes, Placement placement) {
   return RoundUp(slot_bytes, pool::Pool::kSlotAlignment) +
          pool::Pool::MetadataBytesPerSlot(placement) + Slots::kBytesPerSlot +
          Charges::kBytesPerSlot;
 }
 
-/// What a sealed slot costs besides: for its block, and hollow ones, the index entry and record
-/// (256), the places in the eviction lists, and the tokens, once in the index and once in the
-/// sequence. And what is remembered of a block that is gone, of one that is watched for the
-/// statistics, and by the policy.
+/// What a sealed slot costs besides: for its block, and blocks without bytes, the index entry and
+/// record (256), the places in the eviction lists, and the tokens, once in the index and once in
+/// the sequence; and memory for a block that is gone, for one that is watched for the statistics,
+/// and for the policy.
 uint64_t BlockCharge(uint64_t blocks, uint32_t block_tokens, const EvictionLists& lists,
                      uint64_t memory_bytes) {
   return blocks * (256 + lists.bytes_per_block() + 2 * sizeof(TokenId) * uint64_t{block_tokens}) +
@@ -142,8 +142,8 @@ Result<void> SlotClasses::CheckHoldsABlock(uint64_t hot_bytes) const {
 }
 
 Capacity SlotClasses::CapacityFor(uint64_t hot_bytes) const {
-  // Ids are 32 bits wide, shared by all classes, and the largest is "none". A larger budget than
-  // they can name stays unused.
+  // Ids are 32 bits wide, shared by all classes, and the largest is "none". Bytes for more slots
+  // than that stay unused.
   const uint64_t slots_max = (std::numeric_limits<uint32_t>::max() - 1) / count();
   Capacity capacity{.hot_bytes = hot_bytes, .ledger_bytes = hot_bytes};
   for (uint32_t c = 0; c < count(); ++c) {
@@ -155,7 +155,7 @@ Capacity SlotClasses::CapacityFor(uint64_t hot_bytes) const {
 }
 
 uint64_t SlotClasses::EmptyMax(const Capacity& capacity) const {
-  // One less per slot: a block is counted as hollow before the number can be limited.
+  // One less per slot: a block is counted as empty before the number can be limited.
   return only_windows() ? (kEmptyPerSlot - 1) * (capacity.ledger_bytes / charges_[0]) : 0;
 }
 

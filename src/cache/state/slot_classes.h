@@ -30,14 +30,14 @@ class SlotClasses {
   ///         the budget cannot hold one block
   static Result<SlotClasses> Create(const CacheOptions& options);
 
-  /// As a sequence needs them that streams (SequenceOptions::resident_tokens).
+  /// As a streamed sequence (SequenceOptions::resident_tokens) needs them.
   SlotClasses WithResident(uint64_t resident_tokens) const;
 
   /// Of sealed slots.
   const codec::SlotLayout& layout() const { return layout_; }
   /// Of open slots; the same where codecs store values as they are.
   const codec::SlotLayout& open_layout() const { return open_layout_ ? *open_layout_ : layout_; }
-  /// Tells the layout where an arena of this class has its pieces, before anyone uses it.
+  /// Tells the layout where an arena of this class has its pieces, before the first use.
   void PlaceArena(uint32_t slot_class, uint64_t piece_stride_bytes) {
     if (slot_class < group_count()) layout_.PlaceArena(slot_class, piece_stride_bytes);
   }
@@ -50,7 +50,7 @@ class SlotClasses {
   }
   uint32_t GroupOf(uint32_t slot_class) const { return slot_class % group_count(); }
   uint32_t ClassOf(SlotId slot) const { return slot.number() % count(); }
-  /// Its number in its own class, and back.
+  /// The slot's number in its own class, and back.
   SlotId Local(SlotId slot) const { return SlotId(slot.number() / count()); }
   SlotId Global(uint32_t slot_class, SlotId local) const {
     return SlotId(local.number() * count() + slot_class);
@@ -69,9 +69,9 @@ class SlotClasses {
   /// How far back each class is needed. [count]
   std::span<const WindowReach> reaches() const { return {reaches_.data(), count()}; }
   const WindowReach& reach(uint32_t slot_class) const { return reaches_[slot_class]; }
-  /// Blocks are let go of while their sequence lives.
+  /// Whether blocks are released while their sequence lives.
   bool windowed(SlotId slot) const { return reaches_[ClassOf(slot)].windowed(); }
-  /// Every layer looks through a window.
+  /// Whether every layer has a window.
   bool only_windows() const;
   /// Whether a query after `tokens` tokens can look at this class of a block.
   bool IsNeeded(uint32_t slot_class, uint64_t block, uint64_t tokens) const {
@@ -88,15 +88,15 @@ class SlotClasses {
   uint64_t block_charge_bytes() const;
   /// UINT64_MAX: more than that.
   uint64_t Charge(const PerClass<uint64_t>& counts) const;
-  /// Of a sealed slot's charge, what its policy may remember.
+  /// The share of a sealed slot's charge for the policy's history.
   uint64_t history_bytes() const { return history_bytes_; }
-  /// What of it pays for what is remembered of blocks that are not there.
+  /// The share of a sealed slot's charge for blocks that are gone.
   uint64_t memory_bytes() const;
 
   /// Errors: kNoSpace
   Result<void> CheckHoldsABlock(uint64_t hot_bytes) const;
   Capacity CapacityFor(uint64_t hot_bytes) const;
-  /// Blocks without any bytes that a budget pays for: those after them are found through them.
+  /// Blocks without bytes that a budget pays for; later blocks are found through them.
   uint64_t EmptyMax(const Capacity& capacity) const;
 
  private:

@@ -1,4 +1,4 @@
-// Whose bytes are in each slot.
+// The tenant whose bytes are in each slot.
 #ifndef QUIRE_CACHE_STATE_SLOT_WRITERS_H_
 #define QUIRE_CACHE_STATE_SLOT_WRITERS_H_
 
@@ -10,14 +10,14 @@
 
 namespace quire::cache {
 
-/// Who took a slot last wrote, or will write, what is in it, and it stays that writer's when it is
-/// free until it is zeroed: nobody else may get it with those bytes.
+/// The writer of a slot is the tenant that took it last. It stays the writer when the slot is free,
+/// until the slot is zeroed: no other tenant may get the slot with those bytes.
 ///
 /// Threads: not synchronised; the caller holds its lock
 class SlotWriters {
  public:
   struct Writer {
-    TenantId tenant{};   // none: nobody has written to it, or it was zeroed since
+    TenantId tenant{};   // none: no tenant has written to it, or it was zeroed since
     uint32_t epoch = 0;  // of the tenant when it took the slot
     bool operator==(const Writer&) const = default;
   };
@@ -30,13 +30,13 @@ class SlotWriters {
   }
 
   const Writer& of(SlotId slot) const { return writers_[slot.number()]; }
-  /// The next writer of a slot that was just taken. True: it holds another's bytes, to be zeroed
-  /// before it is handed out.
+  /// Sets the next writer of a slot that was just taken. True: the slot has bytes of another writer
+  /// and must be zeroed before it is handed out. before it is handed out.
   bool Claim(SlotId slot, Writer writer) {
     const Writer before = std::exchange(writers_[slot.number()], writer);
     return !before.tenant.is_none() && before != writer;
   }
-  /// Its bytes are nobody's any more.
+  /// The slot was zeroed: it has no writer.
   void Forget(SlotId slot) { writers_[slot.number()] = {}; }
 
  private:

@@ -14,7 +14,7 @@ Slots::Slots(const SlotClasses& classes, const CacheOptions& options, const Capa
       ops_(options.ops == nullptr ? HostBlockOps() : *options.ops),
       capacity_(capacity) {}
 
-// A device that failed has nothing under way either.
+// A device that failed has no operation under way either.
 Slots::~Slots() { static_cast<void>(ops_.Synchronize()); }
 
 Result<std::unique_ptr<Slots>> Slots::Create(SlotClasses& classes, const CacheOptions& options) {
@@ -105,7 +105,7 @@ void Slots::ForgetWritersBeyondEnd() {
   for (uint32_t i = 0; i < writers_.end(); ++i) {
     const SlotId slot(i);
     if (writers_.of(slot).tenant.is_none() || !IsBeyondEnd(slot)) continue;
-    // The pool zeroes what lies in a page of slots that stay, if the host can reach it.
+    // The pool zeroes the freed bytes in pages that stay, if the host can reach them.
     if (!memory_.host_accessible() && PoolOf(slot).pieces() > 1) Zero(slot);
     writers_.Forget(slot);
   }
@@ -117,7 +117,7 @@ void Slots::GiveBackTail() {
 }
 
 uint64_t Slots::Trim() {
-  // What is under way in free slots still reads them, or would take pages again.
+  // Operations under way on free slots still read them, or would take pages again.
   const auto settle = [this] { static_cast<void>(ops_.Synchronize()); };
   uint64_t bytes = 0;
   for (uint32_t c = 0; c < classes_.count(); ++c) bytes += pools_[c]->Trim(settle);

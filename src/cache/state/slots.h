@@ -1,4 +1,4 @@
-// Where the bytes of blocks are: the arenas, who holds a slot, whose bytes lie there. No keys.
+// Where the bytes of blocks are: the arenas, the references on slots, and their writers. No keys.
 #ifndef QUIRE_CACHE_STATE_SLOTS_H_
 #define QUIRE_CACHE_STATE_SLOTS_H_
 
@@ -35,10 +35,10 @@ class Slots {
   /// Waits for the operations that it began.
   ~Slots();
 
-  /// "cpu", or what else its memory is called.
+  /// "cpu", or the name of its memory.
   std::string_view device() const { return memory_.name(); }
   DeviceMemory& memory() const { return memory_; }
-  /// What reads and changes bytes. Nobody else does: the host may not be able to.
+  /// The only object that reads and changes bytes: the host may not be able to.
   BlockOps& ops() const { return ops_; }
   /// An address, to hand to operations and kernels.
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(classes_.Local(slot)); }
@@ -48,7 +48,7 @@ class Slots {
     const auto in_pieces = [](const auto& pool) { return pool != nullptr && pool->pieces() > 1; };
     return memory_.host_accessible() && std::ranges::none_of(pools_, in_pieces);
   }
-  /// Its bytes, where the host can reach them and they are one run; else empty.
+  /// The bytes of a slot, where the host can reach them and they are one run; else empty.
   std::span<std::byte> HostBytes(SlotId slot) const {
     if (!memory_.host_accessible() || PoolOf(slot).pieces() > 1) return {};
     return {data(slot), PoolOf(slot).slot_bytes()};
@@ -84,7 +84,7 @@ class Slots {
   /// From one slot to another of the same class.
   void Copy(SlotId from, SlotId to) const { ops_.Copy(data(from), data(to), PiecesOf(from)); }
   void Zero(SlotId slot) const { ops_.Zero(data(slot), PiecesOf(slot)); }
-  /// The same of a slot that nobody holds, while nobody can take it. False: somebody holds it.
+  /// The same for a slot without holders, while it cannot be taken. False: it has a holder.
   bool ZeroIfFree(SlotId slot) const {
     return PoolOf(slot).IfFree(classes_.Local(slot), [&] { Zero(slot); });
   }
@@ -95,12 +95,12 @@ class Slots {
   /// True: it is free now.
   bool Release(SlotId slot) { return PoolOf(slot).Release(classes_.Local(slot)); }
   uint32_t generation(SlotId slot) const { return PoolOf(slot).generation(classes_.Local(slot)); }
-  /// Moves its generation: its bytes will be others.
+  /// Moves its generation: other bytes will be written to it.
   void Renew(SlotId slot) { PoolOf(slot).Renew(classes_.Local(slot)); }
 
   /// Takes as many slots of each class as the lists are long, with one reference each, and fills
-  /// the lists. The budget pays for them, so they are there. Before that is final, `reserve(end)`
-  /// is called: their ids are lower. What it throws, or std::bad_alloc: nothing changes.
+  /// the lists. The budget pays for them, so they are available. First `reserve(end)` is called,
+  /// for ids below `end`. If it throws, or with std::bad_alloc, nothing changes.
   template <typename Reserve>
   void Take(PerClass<std::vector<SlotId>>& slots, const Reserve& reserve) {
     TakeFree(slots);
@@ -117,28 +117,28 @@ class Slots {
     return {};
   }
 
-  /// Whose bytes are in a slot, or will be.
+  /// The writers of the slots.
   SlotWriters& writers() { return writers_; }
   const SlotWriters& writers() const { return writers_; }
 
   const Capacity& capacity() const { return capacity_; }
-  /// Beyond the end of its arena, where nothing is handed out any more.
+  /// Whether it is beyond the end of its arena, where no slots are handed out any more.
   bool IsBeyondEnd(SlotId slot) const {
     return classes_.Local(slot).number() >= capacity_.slots[classes_.ClassOf(slot)];
   }
-  /// Makes the memory of a larger capacity usable. Takes no lock of the caller's: one at a time.
+  /// Makes the memory of a larger capacity usable. Called without the lock, one call at a time.
   /// Errors: kNoSpace; nothing changes then
   Result<void> Commit(const Capacity& to);
-  /// From now on so many are handed out.
+  /// From now on a capacity's slots are handed out.
   void SetCapacity(const Capacity& to);
   /// Slots in use beyond what a capacity has.
   std::vector<SlotId> UsedBeyond(const Capacity& capacity) const;
-  /// Another slot below the end for what is in one beyond it: same writer, one reference.
+  /// Takes a slot below the end for the bytes of one beyond it: same writer, one reference.
   SlotId TakeFor(SlotId beyond);
-  /// After a shrink, when nothing is in use beyond the end: the bytes there go and are nobody's.
+  /// After a shrink, when no slot is in use beyond the end: forgets the writers there.
   void ForgetWritersBeyondEnd();
-  /// Gives the memory beyond the end back, when the operations there are done. Takes no lock of the
-  /// caller's: one at a time.
+  /// Gives the memory beyond the end back, when the operations there are done. Called without the
+  /// lock, one call at a time.
   void GiveBackTail();
   /// Gives the pages of free slots back. Any thread, without a lock. Returns their bytes.
   uint64_t Trim();
@@ -152,7 +152,7 @@ class Slots {
   SlotPieces PiecesOf(SlotId slot) const;
   void TakeFree(PerClass<std::vector<SlotId>>& slots);
   Result<void> TakeFreeRun(std::span<const SlotId> run, uint32_t count, std::vector<SlotId>& added);
-  // If memory runs out for what else has to know of them, the slots go back.
+  // If memory runs out in `reserve`, the slots go back.
   template <typename Reserve>
   void Keep(const PerClass<std::vector<SlotId>>& slots, const Reserve& reserve) {
     uint32_t end = writers_.end();

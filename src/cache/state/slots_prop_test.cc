@@ -69,7 +69,7 @@ class SlotsLockStep {
   bool IsBeyond(SlotId slot, const Capacity& capacity) const {
     return slot.number() / classes_.count() >= capacity.slots[classes_.ClassOf(slot)];
   }
-  // Below the end, as many as can be taken.
+  // Slots below the end that can be taken.
   uint32_t FreeCount(uint32_t c) const {
     uint32_t used = 0;
     for (const auto& [slot, naive] : naive_) {
@@ -92,7 +92,7 @@ class SlotsLockStep {
   bool AnyBeyond() const {
     return std::ranges::any_of(Held(), [&](SlotId slot) { return IsBeyond(slot, capacity_); });
   }
-  // Whatever lies in a new slot, its writer's bytes are in it from then on.
+  // A new slot has its writer's bytes from then on, whatever bytes were in it.
   void Claim(Prng& prng, SlotId slot) {
     NaiveSlot& naive = naive_[slot];
     ASSERT_EQ(naive.references, 0u) << "somebody has it";
@@ -128,7 +128,7 @@ class SlotsLockStep {
     };
     if (fails) {
       ASSERT_THROW(slots_->Take(taken, reserve), std::bad_alloc);
-      // They were somebody's for a moment, and have another generation.
+      // The slots were taken for a moment, and have another generation.
       for (const auto& of_class : taken) {
         for (const SlotId slot : of_class) ++naive_[slot].generation;
       }
@@ -213,14 +213,14 @@ class SlotsLockStep {
     slots_->Copy(*from, *to);
     naive_.at(*to).bytes = naive_.at(*from).bytes;
   }
-  // Of a slot that somebody holds the bytes are zeroed; of a free one, where nobody has it.
+  // The bytes of a held slot are zeroed; those of a free one, where it has memory.
   void Forget(Prng& prng) {
     if (naive_.empty()) return;
     auto any = naive_.begin();
     std::advance(any, static_cast<int64_t>(prng.NextBelow(naive_.size())));
     auto& [slot, naive] = *any;
     if (slot.number() >= slots_->writers().end())
-      return;  // it was given back before it was anybody's
+      return;  // it was given back before it had a writer
     if (naive.references == 0 && IsBeyond(slot, capacity_)) return;  // without memory
     ASSERT_EQ(slots_->ZeroIfFree(slot), naive.references == 0);
     if (naive.references > 0) slots_->Zero(slot);
@@ -243,7 +243,7 @@ class SlotsLockStep {
     slots_->SetCapacity(to);
     capacity_ = to;
   }
-  // What lies beyond the end moves below it, as far as there is room; then the end is given back.
+  // Slots beyond the end move below it, as far as there is room; then the end is given back.
   void MoveTail() {
     for (const SlotId from : Held()) {
       const uint32_t c = classes_.ClassOf(from);

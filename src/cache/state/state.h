@@ -25,25 +25,25 @@ struct PublishLocation {
   std::shared_ptr<const Domain> domain;  // keys the chain
   TenantId tenant = kDefaultTenant;
   uint32_t epoch = 0;  // of the tenant when the plan was made; a later one: it was erased since
-  // Of its account in the store then: what is published here is written with it, and a later
-  // erasure by whatever cache keeps it out.
+  // The store's epoch of the account at that time: blocks published here are written with it, and a
+  // later erasure by any cache removes them.
   uint64_t below_epoch = 0;
-  bool may_evict = true;  // room may be made for it
+  bool may_evict = true;  // whether blocks may be evicted for it
 
   Asker asker() const { return {.tenant = tenant, .may_evict = may_evict}; }
 };
 
-/// Blocks that are read at once at most: enough that a copy to the host is worth waiting for.
+/// Most blocks that are read at once: enough that a copy to the host is worth waiting for.
 inline constexpr uint32_t kReadingMax = 8;
 
-/// Slots of blocks whose bytes are read without the lock and without a hold, to be verified,
-/// written or moved: who evicts a block does not wait, but its slots are free only when they have
-/// been read.
+/// Slots of blocks whose bytes are read without the lock and without a reference, to be verified,
+/// written or moved. Evicting such a block does not wait, but its slots are free only after the
+/// read.
 struct Reading {
   uint32_t count = 0;  // blocks; 0: nothing is being read
   std::array<PerClass<SlotId>, kReadingMax> slots{};
   PerClass<SlotId> to{};         // of a move, of one block: where they are copied to
-  std::vector<SlotId> parked{};  // of `slots`, those that nobody holds any more
+  std::vector<SlotId> parked{};  // slots among `slots` that have no holder any more
 
   void Add(const PerClass<SlotId>& of_block) { slots[count++] = of_block; }
   void Remove(const PerClass<SlotId>& of_block) {
@@ -57,25 +57,26 @@ struct Reading {
   }
 };
 
-/// A block that is out of use, and with it all that continues it, piece by piece: each block is
-/// marked before those after it, and goes when they are done, unless somebody leases it. Nothing is
-/// published after a block that is marked, so nothing is missed.
+/// A block that is taken out of use with all its descendants, piece by piece: each block is marked
+/// before its descendants, and leaves the cache after them, unless it is leased. Nothing is
+/// published after a marked block, so no descendant is missed.
 struct Marking {
   BlockId root{};
-  BlockId at{};         // what is next; it moves on if that goes
-  bool leaves = false;  // what continues it is done
+  BlockId at{};         // the next block; moves on if that block goes
+  bool leaves = false;  // whether its descendants are done
   BlockState block_state = BlockState::kDamaged;
-  uint64_t* marked = nullptr;  // counts them, where somebody waits until it is done
+  uint64_t* marked = nullptr;  // counts marked blocks for a caller that waits; else null
 };
 
-/// Slots that a holder let go of while a device may still read them: held until the fence is done.
+/// Slots that a holder released while a device may still read them: their references stay until the
+/// fence is done.
 struct Fenced {
   std::shared_ptr<Fence> fence;
   std::vector<SlotId> slots{};  // in token order
 };
 
 /// Threads:  the caller holds the cache's lock
-/// Lifetime: what the references name must outlive it
+/// Lifetime: the objects of the references must outlive it
 struct State {
   const SlotClasses& classes;
   const Clock& clock;
@@ -83,15 +84,15 @@ struct State {
   Directory directory;
   Accounts accounts;
   Pins pins{};
-  std::vector<Marking> markings{};  // the last one goes on first
-  bool has_store = false;           // what is published is written below
-  // Blocks that were handed out and that the store should have. Never longer than it was reserved
-  // for: when many are used at once, the store hears of the first ones.
+  std::vector<Marking> markings{};  // the last one continues first
+  bool has_store = false;           // whether published blocks are written to a store
+  // Blocks that were handed out and that the store should have. Bounded by its capacity: when many
+  // are used at once, the store is told of the first ones.
   std::vector<BlockId> used_below{};
-  uint64_t empty_max = 0;       // blocks without any bytes that the charges pay for
+  uint64_t empty_max = 0;       // blocks without bytes that the charges pay for
   uint64_t sequence_bytes = 0;  // charged for the bookkeeping of sequences
   Reading reading{};
-  // Slots that nobody holds, with bytes that must be gone before anyone else gets them: zeroed
+  // Slots without holders whose bytes must be zeroed before another tenant gets them: zeroed
   // without the lock, and charged until they are free.
   std::vector<SlotId> draining{};
   std::vector<Fenced> fenced{};  // oldest first
@@ -100,17 +101,17 @@ struct State {
   TenantId account_of(const PublishLocation& location) const {
     return accounts.tenants().account_of(location.tenant);
   }
-  /// Room that was made is not there yet: slots have to be drained or read first.
+  /// Whether evicted slots are not free yet, because they must be drained or read first.
   bool IsWaiting() const { return !draining.empty() || !reading.parked.empty(); }
-  /// What verbs left to be done in holds of its own: SettleSome.
+  /// Whether verbs left work for later holds of the lock: SettleSome.
   bool has_work() const {
     return directory.leases().has_deferred() || !markings.empty() || pins.is_ending();
   }
-  /// What a tenant did in this epoch was erased since.
+  /// Whether the tenant was erased after this epoch.
   bool IsStale(TenantId tenant, uint32_t epoch) const {
     return epoch != accounts.tenants().epoch(tenant);
   }
-  /// The same of a plan's tenant.
+  /// The same for the tenant of a location.
   bool IsStale(const PublishLocation& location) const {
     return IsStale(location.tenant, location.epoch);
   }

@@ -1,4 +1,4 @@
-// Which tenants there are: names, domains, options, erase epochs. Knows no bytes and no blocks.
+// The tenants that exist: names, domains, options, erase epochs. Knows no bytes and no blocks.
 #ifndef QUIRE_CACHE_STATE_TENANT_TABLE_H_
 #define QUIRE_CACHE_STATE_TENANT_TABLE_H_
 
@@ -15,8 +15,8 @@
 
 namespace quire::cache {
 
-/// The tenants of a cache. Ids are those of Add; 0 is the default tenant. What a tenant publishes
-/// is paid for by its *account*: itself, or the domain it belongs to.
+/// The tenants of a cache. Ids are those of Add; 0 is the default tenant. The *account* of a tenant
+/// pays for what it publishes: itself, or its domain.
 ///
 /// Threads: not synchronised; the caller holds its lock
 class TenantTable {
@@ -24,13 +24,13 @@ class TenantTable {
   /// With the default tenant.
   TenantTable();
 
-  /// Whether these options can be those of one more, as far as names and numbers of its own say.
+  /// Whether a tenant with these options can be added, as far as names and its own numbers say.
   /// Errors: kInvalidArgument; kNotFound there is no such domain
   Result<void> CheckNew(const TenantOptions& options) const;
-  /// The id that the next one gets.
+  /// The id of the next tenant.
   TenantId next() const { return tenants_.end(); }
-  /// Adds one that CheckNew allows. One of a name that was there before begins with its epoch.
-  /// std::bad_alloc: nothing changes.
+  /// Adds a tenant that CheckNew allows. With the name of a removed tenant it begins with that
+  /// one's epoch. std::bad_alloc: nothing changes.
   TenantId Add(const TenantOptions& options);
   Result<TenantId> Find(std::string_view name) const;
   /// Errors: kNotFound there is no such tenant
@@ -43,21 +43,21 @@ class TenantTable {
     tenants_[tenant].options.floor_bytes = floor_bytes;
   }
 
-  /// How many there are.
+  /// How many tenants exist.
   uint32_t count() const { return tenants_.count(); }
-  /// Calls visit(tenant) for each by ascending id.
+  /// Calls visit(tenant) for each, by ascending id.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
     tenants_.ForEach([&](TenantId id, const Tenant&) { visit(id); });
   }
   const TenantOptions& options(TenantId tenant) const { return tenants_[tenant].options; }
-  /// Who pays for what a tenant publishes.
+  /// The account that pays for what a tenant publishes.
   TenantId account_of(TenantId tenant) const {
     return tenants_.contains(tenant) ? tenants_[tenant].account : tenant;
   }
-  /// Of all of them.
+  /// The sum of all floors.
   uint64_t floors_bytes() const;
-  /// Raised by each erasure.
+  /// Counts the tenant's erasures.
   uint32_t epoch(TenantId tenant) const { return tenants_[tenant].epoch; }
   void RaiseEpoch(TenantId tenant) { ++tenants_[tenant].epoch; }
 
@@ -69,7 +69,7 @@ class TenantTable {
   };
 
   PerTenant<Tenant> tenants_;
-  std::map<std::string, uint32_t, std::less<>> removed_;  // epochs of those that were, by name
+  std::map<std::string, uint32_t, std::less<>> removed_;  // epochs of removed tenants, by name
 };
 
 }  // namespace quire::cache

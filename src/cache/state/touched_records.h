@@ -8,21 +8,20 @@
 namespace quire::cache {
 
 /// Most block records that one hold of the cache's lock may touch, and most blocks of a path that a
-/// verb is asked to go over in one hold: longer work goes in pieces. A verb that cannot tell how
-/// many a step touches begins none after the first half of them: TouchedRecords::MayGoOn.
+/// verb handles in one hold: longer work is cut into pieces. A verb that cannot tell how many
+/// records a step touches begins no step after the first half of them: TouchedRecords::MayGoOn.
 inline constexpr uint32_t kRecordsPerHold = 256;
 inline constexpr uint32_t kBlocksPerHold = 48;
 
-/// Counts records that are found, changed, leased or let go of, in one hold of the lock after the
-/// other.
+/// Counts records that are found, changed, leased or released in each hold of the lock.
 ///
 /// Threads: not synchronised; the caller holds its lock
 class TouchedRecords {
  public:
   void Count(uint32_t records) { count_ += records; }
-  /// Those since the last call.
+  /// The count since the last call.
   uint32_t Take() { return std::exchange(count_, 0); }
-  /// Another step may begin in this hold of the lock.
+  /// Whether another step may begin in this hold of the lock.
   bool MayGoOn(uint32_t records = kRecordsPerHold / 2) const { return count_ < records; }
 
  private:

@@ -1,4 +1,4 @@
-// What of the published blocks the store below has, and what is to be written there.
+// Which forms of the published blocks the store has, and which blocks are to be written next.
 #ifndef QUIRE_CACHE_STATE_WRITE_BEHIND_H_
 #define QUIRE_CACHE_STATE_WRITE_BEHIND_H_
 
@@ -10,16 +10,16 @@
 
 namespace quire::cache {
 
-/// What of a form of a block the store below has.
+/// The state of one form of a block in the store.
 enum class Below : uint8_t {
   kNothing = 0,
   kWriting = 1,  // it was given to the store, and is not durable yet
   kDurable = 2,
 };
 
-/// For each block what the store has of its sealed and of its open forms (its twins), and a queue
-/// of blocks to be written: through the blocks themselves, so that it takes no memory. Blocks that
-/// go leave it.
+/// For each block the state of its sealed form and of its open forms (twins) in the store, and a
+/// queue of blocks to be written, linked through the entries, so that it takes no memory. A block
+/// that leaves the cache leaves the queue.
 ///
 /// Errors:  calls against the contract stop (QUIRE_CHECK)
 /// Threads: not synchronised; the caller holds its lock
@@ -29,7 +29,7 @@ class WriteBehind {
   void Reserve(uint32_t end) {
     if (end > entries_.size()) entries_.resize(std::max<size_t>(end, 2 * entries_.size()));
   }
-  /// The block goes.
+  /// The block leaves the cache.
   void Remove(BlockId block);
 
   Below below(BlockId block, bool twins) const {
@@ -40,7 +40,7 @@ class WriteBehind {
   /// Sealed forms that the store has too.
   uint64_t stored() const { return stored_; }
 
-  /// Puts a block at the end of the queue, or at its start. One that is in it stays where it is.
+  /// Puts a block at the end of the queue, or at its start. A block in the queue keeps its place.
   void Queue(BlockId block, bool first = false);
   bool IsQueued(BlockId block) const { return entries_[block.number()].queued; }
   void Unqueue(BlockId block);

@@ -1,5 +1,5 @@
-// What waits to be written, in lock step with a naive one: a list of blocks, and a map of what the
-// store has.
+// The write-behind queue in lock step with a naive one: a list of blocks, and a map of their states
+// in the store.
 #include "cache/state/write_behind.h"
 
 #include <algorithm>
@@ -73,7 +73,7 @@ class WriteBehindLockStep {
   WriteBehind real_;
   std::deque<BlockId> queue_;
   std::map<BlockId, std::array<Below, 2>> below_;  // sealed, twins
-  uint32_t end_ = 0;                               // blocks that were asked for
+  uint32_t end_ = 0;                               // end of the ids that memory was reserved for
 };
 
 RC_GTEST_PROP(WriteBehindProperty, AgreesWithANaiveOne, (const std::vector<uint64_t>& seeds)) {

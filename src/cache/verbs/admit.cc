@@ -20,7 +20,7 @@
 namespace quire {
 namespace {
 
-// Nothing came of it, unless it became a sequence.
+// Releases a plan that was never opened.
 void EndPlan(cache::PlanState* plan) {
   if (plan == nullptr) return;
   const cache::PathUse use = {.prompt_tokens = plan->prompt_tokens,
@@ -54,8 +54,8 @@ namespace cache {
 
 namespace {
 
-// Looking for a path anew because some of it went while it was leased; after that it is as if it
-// had never been there.
+// Attempts to find and lease a path of which some blocks are evicted meanwhile; after them the plan
+// has no hit.
 constexpr int kAttempts = 8;
 
 // With kHalt and kFewer the output may never fit; the prompt must.
@@ -71,7 +71,7 @@ Error AsOpenSays(Error error, uint64_t tokens, uint64_t shared_blocks, uint64_t 
   return error;
 }
 
-// What the store has, or should have, is missing for that reason and no other.
+// The reason of tokens that the store has, or should have, is that they are not loaded.
 void MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path) {
   const uint64_t hit = path.blocks.size();
   for (uint64_t i = hit; i < load.blocks; ++i) {
@@ -119,7 +119,7 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
       CutToHit(cache_.classes(), prompt.size(), path);
     }
     if (what.open_as != nullptr) {
-      // One that streams holds nothing of the path.
+      // A streamed sequence leases no block of the path.
       const bool streams = what.open_as->resident_tokens > 0;
       QUIRE_TRY(CheckCapacityToOpen(plan.location, prompt.size(),
                                     streams ? std::span<const BlockId>() : path.blocks,
@@ -154,7 +154,7 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
   } else {
     plan.missing.push_back({.reason = MissReason::kNotAsked, .tokens = prompt.size()});
   }
-  // Of what only the store has the tokens are not known here.
+  // The tokens of blocks that only the store has are not known here.
   plan.differs_at.reset();
   if (plan.load.blocks * cache_.block_tokens() <= path.differs_at.value_or(0)) {
     plan.differs_at = path.differs_at;
@@ -183,8 +183,8 @@ void Admission::Count(const PlanState& plan, int64_t sign, uint64_t computed_tok
   });
 }
 
-// What a sequence with room for so many blocks, of which the first are shared, takes besides its
-// slots and the entries that these pay for. Saturates.
+// Bytes that a sequence with room for so many blocks, of which the first are shared, takes besides
+// its slots and the entries that these pay for. Saturates.
 uint64_t Admission::SequenceBytes(uint64_t shared, uint64_t blocks,
                                   const SequenceOptions& options) const {
   const BlockList list(cache_.classes().count(), cache_.block_tokens(),
@@ -200,14 +200,14 @@ uint64_t Admission::BytesOfSequence(uint64_t shared, uint64_t blocks,
   if (options.resident_tokens > 0) {
     const auto needs = StreamNeedsOf(cache_, options);
     return needs ? StreamedBytes(cache_.classes(), *needs, blocks, options)
-                 : 0;  // Open says why not
+                 : 0;  // Open reports the error
   }
   const uint64_t slot_bytes =
       cache_.classes().Charge(cache_.classes().OwnSlots(shared, blocks, options.step_tokens));
   return CheckedAdd(slot_bytes, SequenceBytes(shared, blocks, options)).value_or(UINT64_MAX);
 }
 
-// The most of `blocks` that there is room for now, at least those of the prompt.
+// The largest number up to `blocks` that fits now, at least the prompt's blocks.
 uint64_t Admission::FittingBlocks(const PlanState& plan, uint64_t blocks,
                                   const SequenceOptions& options) {
   const uint64_t capacity_bytes = cache_.With(
@@ -224,8 +224,8 @@ uint64_t Admission::FittingBlocks(const PlanState& plan, uint64_t blocks,
   return fits;
 }
 
-// Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
-// never fit passes: Open says so better.
+// Whether Open will have room for a plan on this path, of which nothing is leased yet. A request
+// that can never fit passes: Open has the better error.
 Result<void> Admission::CheckCapacityToOpen(const PublishLocation& request_location,
                                             uint64_t prompt_tokens, std::span<const BlockId> path,
                                             const SequenceOptions& options) {
@@ -233,7 +233,7 @@ Result<void> Admission::CheckCapacityToOpen(const PublishLocation& request_locat
   location.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t tokens = TokensToReserve(prompt_tokens, options);
   const uint64_t blocks = DivUp(tokens, uint64_t{cache_.block_tokens()});
-  LetTimePass(cache_);  // pins may end, and what they kept is then to be had
+  LetTimePass(cache_);  // pins may end, and their slots are then free to evict
   uint64_t leased_bytes = 0;
   LockedState::ForPieces(path.size(), [&](size_t begin, size_t end) {
     cache_.With([&](State& state) { leased_bytes += EvictableBytesOf(state, path, begin, end); });

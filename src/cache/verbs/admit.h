@@ -16,7 +16,7 @@
 
 namespace quire::cache {
 
-/// A plan: the pinned path and what the prompt was.
+/// A plan: the pinned path, and facts about the prompt.
 struct PlanState {
   static PlanState& Of(const Plan& plan) { return *plan.state_; }
   static Plan Wrap(std::unique_ptr<PlanState> state) { return Plan(std::move(state)); }
@@ -29,7 +29,7 @@ struct PlanState {
   PerClass<std::vector<SlotId>> slots{};  // [resident / block_tokens]; none where no query looks
   Lease lease{};                          // on these slots
   std::vector<MissRun> missing{};         // never empty once acquired
-  LoadList load{};                        // what the store has besides
+  LoadList load{};                        // the blocks that the store has besides
   std::optional<uint64_t> differs_at{};   // as Plan
   WipedVector<TokenId> prompt{};          // [prompt_tokens], where there is something to load
 };
@@ -44,7 +44,7 @@ class Admission {
   Result<Plan> Acquire(const AcquireRequest& request);
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options);
 
-  /// What a plan is made for, and what a load before it could not bring.
+  /// The purpose of a plan, and the blocks that a load before it could not bring.
   struct PlanFor {
     bool reuse = true;
     const SequenceOptions* open_as = nullptr;
@@ -52,16 +52,17 @@ class Admission {
     const LoadList* failed = nullptr;
     MissReason failure = MissReason::kNeverSeen;  // of `failed`
   };
-  /// Finds and leases what is resident of a prompt, and says why the rest is not.
+  /// Finds and leases the resident blocks of a prompt, and gives the reason why the others are
+  /// missing.
   /// Errors: kNoSpace as Open would have, with open_as
   Result<void> FillPlan(PlanState& plan, std::span<const TokenId> prompt, const PlanFor& what);
-  /// Counts a plan as a lookup, or (-1) that it was not one. Of what is resident, `computed_tokens`
-  /// are no hit: whoever asked computed them after it had asked.
+  /// Counts a plan as a lookup, or (-1) removes it from the counts. `computed_tokens` of the
+  /// resident tokens are no hit: the caller computed them after the lookup.
   void Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens = 0);
 
  private:
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
-  /// As Open, of a sequence that streams (open_streamed.cc).
+  /// As Open, for a streamed sequence (open_streamed.cc).
   Result<std::unique_ptr<Sequence>> OpenStreamed(Plan plan, const SequenceOptions& options);
   Result<void> CheckStreamFits(const PublishLocation& location, const StreamNeeds& needs,
                                uint64_t tokens, const SequenceOptions& options);

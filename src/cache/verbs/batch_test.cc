@@ -1,4 +1,4 @@
-// How much goes at once when room is needed.
+// How many blocks are evicted at once when room is needed.
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
@@ -52,7 +52,7 @@ TEST(EvictionBatch, GrowsUnderPressureAndShrinksAfter) {
   EXPECT_EQ(free_before, 4u) << "another request's need";
   EXPECT_EQ(evicted, requests * 4 + free_before) << "in advance, not in addition";
 
-  // Calm: requests that find room, again and again.
+  // No pressure: requests that find room, again and again.
   const auto known = SomeTokens(2 * kBlock, 1);
   world.cache->Evict(20);
   for (int i = 0; i < 100; ++i) world.Run(known);
@@ -73,7 +73,7 @@ TEST(EvictionBatch, LeavesFloorsAndWhatIsLeasedAlone) {
   EXPECT_EQ(Must(world.cache->tenant_stats(kept)).published_blocks, 10u);
   EXPECT_EQ(world.model.Differs(*sequence, held), "");
   EXPECT_EQ(world.Resident(held), 19u * kBlock);
-  // All that is left to evict is less than a batch would like.
+  // Fewer blocks are evictable than a batch would evict.
   for (int i = 0; i < 50; ++i) world.Evicted(10);
   EXPECT_EQ(Must(world.cache->tenant_stats(kept)).published_blocks, 10u);
 }

@@ -9,7 +9,8 @@
 namespace quire::cache {
 namespace {
 
-// The index has a hold of each of its slots, and pins have another of those that they keep.
+// The index has one reference on each of a block's slots, and pins have another on those that they
+// keep.
 uint32_t HoldersOf(const State& state, const BlockRecord& record) {
   uint32_t holders = 0;
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
@@ -115,7 +116,7 @@ CacheStats StatsOf(const State& state) {
   if (groups > 1) stats.sealed_second = state.slots.pool(1).stats();
   if (encodes) stats.open = state.slots.pool(classes.OpenClassOf(0)).stats();
   if (encodes && groups > 1) stats.open_second = state.slots.pool(classes.OpenClassOf(1)).stats();
-  // A block that moves is counted where it was until it has moved.
+  // A block that is being moved is counted at its old place.
   const PerClass<SlotClassStats*> of_class = {
       &stats.sealed, groups > 1 ? &stats.sealed_second : &stats.open,
       groups > 1 ? &stats.open : nullptr, groups > 1 ? &stats.open_second : nullptr};
@@ -138,7 +139,7 @@ CacheStats StatsOf(const State& state) {
 
 std::string BlockMapOf(const LockedState& cache) {
   const SlotClasses& classes = cache.classes();
-  // The marks are taken first: the pool's lock is held while it asks for them.
+  // The marks are taken first: the pool's lock is held while it reads them.
   PerClass<std::vector<char>> marks;
   bool more = true;
   for (uint32_t begin = 0; more; begin += kBlocksPerHold) {

@@ -1,5 +1,5 @@
 // Cache::Entries in lock step with a naive list of blocks that know their tokens, under random
-// calls of several tenants: what is there, who holds it, since when.
+// calls of several tenants: which blocks exist, which tenants hold them, and since when.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,13 +22,13 @@ using EntriesPath = std::vector<TokenId>;  // whole blocks
 
 struct EntriesNaiveBlock {
   uint64_t published_us = 0;
-  uint64_t used_us = 0;  // last time that anybody held it or what continues it
+  uint64_t used_us = 0;  // last time that it or a descendant was held
   uint32_t pins = 0;
 };
 
 /// One line for a tree of blocks, whatever the order of children.
 struct Node {
-  CacheEntry entry;  // keys do not count
+  CacheEntry entry;  // keys are not compared
   std::vector<Node> children{};
 
   std::string Text() const {
@@ -167,7 +167,7 @@ class EntriesLockStep {
       block.pins += pin ? 1 : -1;
     }
   }
-  // What nobody needs goes, or all of a tenant's, which nobody uses then.
+  // Blocks without leases go, or all blocks of a tenant without leases.
   void Take(Prng& prng) {
     if (prng.NextChance(2)) {
       cache_.cache->Evict(1000);
@@ -192,7 +192,7 @@ class EntriesLockStep {
                                  std::ranges::count_if(plans_, has));
   }
   bool IsHeld(const Key& key) const { return Holders(key) > 0 || blocks_.at(key).pins > 0; }
-  // Whoever holds a block holds all before it.
+  // A holder of a block holds all blocks before it.
   void Touch() {
     for (auto& [key, block] : blocks_) {
       if (IsHeld(key)) block.used_us = clock_.NowMicros();

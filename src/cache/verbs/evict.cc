@@ -1,5 +1,5 @@
-// The least recently used of what nobody holds goes first, twins before their block, and of others'
-// blocks only what lies above their floors.
+// Eviction: the least recently used of all blocks without leases first, twins before their block,
+// and of other tenants only blocks above their floors.
 #include "cache/verbs/evict.h"
 
 #include "cache/verbs/leases.h"
@@ -20,7 +20,7 @@ void EvictTwins(State& state, BlockId block) {
   for (uint32_t c = state.classes.group_count(); c < state.classes.count(); ++c) {
     if (!state.directory.at(block).slots[c].is_none()) RemoveSlot(state, block, c);
   }
-  List(state, block);  // where it stood, with what is left of it
+  List(state, block);  // at its former place, with its remaining slots
 }
 
 void EvictSlots(State& state, BlockId block) {
@@ -37,9 +37,9 @@ void EvictSlots(State& state, BlockId block) {
   }
 }
 
-// Keeps the bookkeeping of hollow blocks within what the slots pay for: first at the expense of
-// what its account does not use, then this path ends its life in the index. Where that is much, as
-// after a shrink, the next blocks that become hollow go on with it.
+// Keeps the number of blocks without bytes within what the slots pay for: first evicts unleased
+// blocks of the account, then takes this block and its descendants out of the index. After a shrink
+// that is a lot of work; the next blocks that become empty continue it.
 void LimitEmpty(State& state, BlockId block) {
   const TenantId account = state.directory.at(block).account;
   const EvictionOrder& order = state.accounts.order();
@@ -52,7 +52,8 @@ void LimitEmpty(State& state, BlockId block) {
   if (too_many()) Quarantine(state, block, BlockState::kPassed);
 }
 
-// What goes later would go for nothing while it has to be waited for what went.
+// Stop evicting while freed slots are still draining or being read: evicting more would not free
+// them sooner.
 bool MayEvict(const State& state) {
   return state.directory.touched().MayGoOn() && !state.IsWaiting();
 }
@@ -135,9 +136,11 @@ bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64
   const EvictionOrder& order = state.accounts.order();
   if (bytes > payer.capacity_bytes() + order.evictable_bytes(account)) return false;
   while (payer.capacity_bytes() < bytes) {
-    if (!state.directory.touched().MayGoOn(kRecordsPerHold * 3 / 4)) return false;  // not now
+    if (!state.directory.touched().MayGoOn(kRecordsPerHold * 3 / 4))
+      return false;  // retried by a
+                     // later call
     const auto victim = order.VictimOf(account);
-    if (!victim) return false;  // what went is draining
+    if (!victim) return false;  // its last slots are draining
     EvictVictim(state, *victim, MissReason::kQuota);
   }
   return true;
@@ -157,7 +160,7 @@ bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
     QUIRE_CHECK_MSG(victim.has_value(), "there is less to evict than was counted");
     EvictVictim(state, *victim, MissReason::kEvicted);
   }
-  // What is leased stays hollow until its path ends.
+  // A leased block stays without bytes until its path ends.
   while (state.directory.empty_count() > empty_max) {
     if (left-- == 0 || !MayEvict(state)) return false;
     const auto victim = state.accounts.VictimFor(TenantId::None());
@@ -198,7 +201,7 @@ bool LetTimePass(State& state) {
   return state.pins.is_ending() || state.pins.next_end_us() <= now_us;
 }
 
-// Leases first: who waits for room may need what they let go of.
+// Deferred leases first: a request that waits for room may need the blocks that they release.
 bool SettleSome(State& state) {
   while (state.has_work()) {
     if (!state.directory.touched().MayGoOn()) return true;
@@ -214,11 +217,12 @@ bool SettleSome(State& state) {
 }
 
 void Drop(State& state, BlockId block, MissReason reason) {
-  // A longer row of them goes on when its turn comes: nobody leases it, so it can be evicted.
+  // A longer row of such blocks is removed later: they have no leases, so they can be evicted.
   for (uint32_t i = 0; i < kBlocksPerHold; ++i) {
     const BlockId parent = state.directory.tree().parent(block);
     DropOne(state, block, reason);
-    // A hollow block that leads nowhere is of no use, nor is one that is never found again.
+    // A block without bytes and without descendants is useless, as is one that is never found
+    // again.
     if (parent.is_none() || state.directory.tree().has_children(parent)) return;
     const BlockRecord& before = state.directory.at(parent);
     const bool is_leased = state.directory.leases().of(parent) > 0;

@@ -1,4 +1,4 @@
-// What goes when room is needed: verbs that make room, and that take blocks out of the cache.
+// Verbs that make room, and that take blocks out of the cache.
 #ifndef QUIRE_CACHE_VERBS_EVICT_H_
 #define QUIRE_CACHE_VERBS_EVICT_H_
 
@@ -9,46 +9,47 @@
 
 namespace quire::cache {
 
-/// How much must be free for a request: what it needs, and what is evicted in advance.
+/// How many bytes must be free for a request: those that it needs, and those that are evicted in
+/// advance.
 struct CapacityWanted {
   uint64_t of_quota = 0;
-  uint64_t of_budget = 0;  // known when the quota has its share
+  uint64_t of_budget = 0;  // set after the quota has its share
   uint64_t bytes = 0;      // 0: nothing may be evicted
 };
-/// What `bytes` more ask for, if they fit at all.
+/// The capacity to free for `bytes` more, if they fit at all.
 /// Errors: as Accounts::CheckCapacity
 Result<CapacityWanted> WantCapacity(State& state, const Asker& asker, uint64_t bytes);
-/// Evicts what is wanted, or as much of it as one hold may, or until what went is not free yet
-/// (State::IsWaiting). False: ask again in another hold.
+/// Evicts what is wanted, or as much of it as one hold may, or until evicted slots are not free yet
+/// (State::IsWaiting). False: call again in another hold.
 bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted);
-/// Whether the account of a place has room for slots of its tenant, at the expense of its own old
-/// blocks.
+/// Makes room in the account of a location for slots of its tenant, by evicting old blocks of the
+/// account. False: there is no room.
 bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64_t bytes);
-/// Evicts one block, or slots of one: the least recent of all. False: there is none.
+/// Evicts the least recent block of all, or some of its slots. False: there is none.
 bool EvictOldest(State& state);
-/// Evicts until no more is in use than a smaller budget pays for, which is known to be possible; or
-/// as much of that as one hold may, or until it has to wait for what went. False: ask again.
+/// Evicts until a smaller budget pays for all slots in use, which is known to be possible; or as
+/// much as one hold may, or until evicted slots are not free yet. False: call again.
 bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max);
-/// Evicts what is not needed of an account until it has no more than `bytes`, or as much of that as
-/// one hold may, or until it has to wait for what went. False: ask again.
+/// Evicts unleased blocks of an account until it has no more than `bytes`; or as much as one hold
+/// may, or until evicted slots are not free yet. False: call again.
 bool EvictAccountDownTo(State& state, TenantId account, uint64_t bytes);
-/// What nobody in the account has used for its ttl goes. True: there may be more of it.
+/// Evicts blocks of an account that were not used for its ttl. True: there may be more.
 bool Expire(State& state, TenantId account);
-/// Ends the pins that are over, and tells policies that go by time how late it is. True: what such
-/// pins kept is to be had in a later hold, when the cache's work is done.
+/// Ends pins whose time is over, and tells policies the time. True: blocks that such pins kept can
+/// be evicted in a later hold, after the cache's deferred work.
 bool LetTimePass(State& state);
-/// Does some of what verbs left to do. True: there may be more of it.
+/// Does some of the work that verbs left. True: there may be more.
 bool SettleSome(State& state);
 
-/// A block that nobody leases leaves the cache, and those before it that are of no use without it.
-/// `reason` is what later lookups will hear, unless the block's standing says more.
+/// Removes a block without leases from the cache, and blocks before it that are useless without it.
+/// `reason` is the answer of later lookups, unless the block's state says more.
 void Drop(State& state, BlockId block, MissReason reason);
 
-// In holds of their own.
+// With the lock, in several holds.
 
 /// As Cache::Evict.
 uint64_t Evict(LockedState& cache, uint64_t blocks);
-/// As with State, until there is nothing more that such pins kept.
+/// The same in as many holds as it takes.
 void LetTimePass(LockedState& cache);
 
 }  // namespace quire::cache

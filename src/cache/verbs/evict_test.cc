@@ -1,4 +1,4 @@
-// What goes first when room is needed, what never goes, and that the same calls give the same
+// The order of eviction, the blocks that are never evicted, and that the same calls give the same
 // cache.
 #include <gtest/gtest.h>
 
@@ -92,7 +92,7 @@ TEST(Evict, RoomIsMadeOnlyWhenThatMakesItFit) {
 }
 
 // A block that was published below another sequence's block, and is held by a view alone: the view
-// does not hold the parent, which must not go first all the same.
+// does not hold the parent, but the parent must not be evicted first.
 TEST(Evict, ALeasedBlockKeepsItsWholePath) {
   TestCache cache(10);
   const auto tokens = SomeTokens(2 * kBlock, 1);
@@ -111,7 +111,7 @@ TEST(Evict, ALeasedBlockKeepsItsWholePath) {
   EXPECT_EQ(cache.slots_used(), 0u);
 }
 
-// One run of a random history: everything it can say about itself, after every step.
+// One run of a random history: the cache's whole state as text, after every step.
 std::vector<std::string> History(uint64_t seed) {
   TestCache cache(12);
   Prng prng(seed);

@@ -1,4 +1,4 @@
-// Prompts do not stay on the heap: whatever the cache frees has been overwritten where tokens were.
+// Prompts do not stay on the heap: memory that the cache frees was overwritten where tokens were.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr TokenId kPlanted = 0x5EC2E7;  // nothing else holds four of these in a row
 std::atomic<uint64_t> found = 0;
 
-// Whatever it was used for: the whole block that goes back.
+// Looks at the whole block of memory that is freed.
 void LookAt(const void* memory) {
   if (memory == nullptr) return;
   const auto* words = static_cast<const TokenId*>(memory);
@@ -27,7 +27,7 @@ void LookAt(const void* memory) {
   }
 }
 
-// Sanitizers have an allocator of their own, where what is freed cannot be seen.
+// Sanitizers have an allocator of their own that does not show freed memory.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define QUIRE_SKIP_FORGET_TEST GTEST_SKIP() << "under a sanitizer freed memory is not shown"
 #elif defined(__has_feature)
@@ -42,7 +42,7 @@ void LookAt(const void* memory) {
 TEST(Forget, FreedMemoryHoldsNoPrompt) {
   QUIRE_SKIP_FORGET_TEST;
   TestCache cache(60);
-  // Kept to the end: these are the caller's.
+  // Kept to the end: these tokens belong to the caller.
   const std::vector<TokenId> secret(20 * kBlock + 5, kPlanted);
   const std::vector<TokenId> longer(30 * kBlock, kPlanted);
   const auto other = Join(std::vector<TokenId>(3 * kBlock, kPlanted), SomeTokens(4 * kBlock, 7));
@@ -57,7 +57,7 @@ TEST(Forget, FreedMemoryHoldsNoPrompt) {
     Must(fork->Rollback(10 * kBlock + 3));
     Must(cache.model.Feed(*fork, std::span(longer).first(12 * kBlock)));
     cache.Run(other).reset();  // parts from the path: its node is split
-    cache.Acquire(longer);     // a plan that nobody opens
+    cache.Acquire(longer);     // a plan that is never opened
     sequence->Reset();
   }
   while (cache.cache->Evict(1) > 0) {

@@ -64,7 +64,7 @@ TEST(Hit, AtEveryPromptLengthAroundBlockBoundaries) {
     EXPECT_EQ(plan.missing_tokens(), length - plan.resident_tokens());
     EXPECT_EQ(plan.reason(), MissReason::kPartialBlock);
   }
-  // Beyond what was computed, the published blocks bound it.
+  // Beyond the computed tokens the published blocks limit the hit.
   for (uint64_t more : {1u, 15u, 16u, 17u, 40u}) {
     const Plan plan = cache.Acquire(Join(tokens, SomeTokens(more, 2)));
     EXPECT_EQ(plan.resident_tokens(), tokens.size());
@@ -73,7 +73,7 @@ TEST(Hit, AtEveryPromptLengthAroundBlockBoundaries) {
   }
 }
 
-// At the end of its memory, whether what is found is in the cache or in the store below.
+// The prompt ends where its memory ends, whether its blocks are in the cache or in the store.
 TEST(Hit, APromptIsReadToItsEndAndNoFurther) {
   const std::vector<TokenId> longest = SomeTokens(10 * kBlock + 5, 1);
   TestStore store;
@@ -138,7 +138,7 @@ TEST(Hit, OnlyForTheSameIdentityInEveryField) {
       [](Identity& i) { i.domain.name = "tenant2"; },
       [](Identity& i) { i.domain.secret[31] ^= 1; },
       [](Identity& i) { i.domain.erase_epoch = 1; },
-      // The same letters in other fields.
+      // The same letters divided differently among the fields.
       [](Identity& i) {
         i.adapter = i.position_encoding;
         i.position_encoding = "";
@@ -241,14 +241,14 @@ TEST(Hit, NotWhenItIsNotWanted) {
   EXPECT_EQ(plan.reason(), MissReason::kNotAsked);
 }
 
-TEST(Hit, UnpublishedBlocksAreNobodyElses) {
+TEST(Hit, UnpublishedBlocksAreFoundByNoOther) {
   TestCache cache(20);
   const auto prompt = SomeTokens(40, 1);
   const auto secret = cache.Run(prompt, {.publish = false});
   EXPECT_EQ(cache.cache->stats().published_total, 0u);
   EXPECT_EQ(cache.Resident(prompt), 0u);
   EXPECT_EQ(secret->stats().blocks_own, 3u);
-  // It may still use what others published.
+  // It may still use the blocks of others.
   const auto other_prompt = SomeTokens(40, 2);
   cache.Run(other_prompt).reset();
   const auto reader = cache.Run(Join(other_prompt, prompt), {.publish = false});

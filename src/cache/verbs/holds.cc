@@ -121,8 +121,8 @@ Result<Holds::Allocation> Holds::Allocate(const PublishLocation& location,
   std::vector<SlotId> to_zero;
   std::optional<CapacityWanted> wanted;
   while (true) {
-    // Where it is much that has to go, others come in between: then it is looked at again whether
-    // there is room for all of it.
+    // A large eviction takes several holds, and other calls run between them: each hold checks
+    // again whether there is room for all of it.
     const Result<bool> taken = cache_.With([&](State& state) -> Result<bool> {
       if (!wanted && cache::LetTimePass(state)) return false;
       auto room = wanted ? state.accounts.CheckCapacity(location.asker(), bytes) : Result<void>();
@@ -139,7 +139,7 @@ Result<Holds::Allocation> Holds::Allocate(const PublishLocation& location,
     });
     if (!taken) return std::unexpected(taken.error());
     if (*taken) break;
-    MutexLock until_read(cache_.reading_mutex());  // what is being read just then
+    MutexLock until_read(cache_.reading_mutex());  // waits for the blocks that are being read now
   }
   cache_.ZeroAll(to_zero);
   return Allocation{OwnedSlots(cache_, std::move(slots)),
@@ -168,8 +168,8 @@ Lease Holds::Share(std::vector<SlotId> slots) {
 
 namespace {
 
-// Tells policies of a use, and how to go on with it in another hold of the lock: between them they
-// hear nothing of it.
+// Tells policies of a use, and returns how to resume it in another hold of the lock: between holds
+// it is suspended.
 std::unique_ptr<evict::Policy::Use> BeginUse(LockedState& cache, const PublishLocation& location,
                                              const PathUse& use) {
   std::unique_ptr<evict::Policy::Use> paused;
@@ -235,14 +235,15 @@ void Holds::EndUse(const PublishLocation& location, std::span<const BlockId> pat
 std::optional<Lease> Holds::HoldAgain(std::span<const SlotId> slots,
                                       std::span<const uint32_t> generations) {
   const auto is_as_it_was = [&](const State& state, size_t i) {
-    // Of the same generation, so it was not freed meanwhile and is not now.
+    // The same generation: the slot was not freed in between.
     if (state.slots.generation(slots[i]) != generations[i]) return false;
     const BlockId block = state.directory.InSlot(slots[i]);
     return block.is_none() || BlockStateOf(state, block) == BlockState::kGood;
   };
   Lease lease(this, {});
   lease.slots_.reserve(slots.size());
-  // What is held for a moment would be the most recent: nothing changes for a view that is gone.
+  // Checks first: a lease for a moment would make the block the most recent, and a failed view must
+  // change nothing.
   bool all = true;
   LockedState::ForPieces(slots.size(), [&](size_t begin, size_t end) {
     cache_.With([&](const State& state) {
@@ -254,7 +255,7 @@ std::optional<Lease> Holds::HoldAgain(std::span<const SlotId> slots,
       if (!leased.is_none()) cache.With([&](State& state) { DropLease(state, leased); });
     }
     LockedState& cache;
-    BlockId leased{};  // on the way to the first slot after those that a window passed
+    BlockId leased{};  // the lease that moves towards the first slot inside the window
   } way{.cache = cache_};
   while (all && lease.slots_.size() < slots.size()) {
     cache_.With([&](State& state) {

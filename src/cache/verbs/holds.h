@@ -1,4 +1,4 @@
-// Slots for callers: taken, held, used and given back.
+// References on slots for callers: taken, shared, used and dropped.
 #ifndef QUIRE_CACHE_VERBS_HOLDS_H_
 #define QUIRE_CACHE_VERBS_HOLDS_H_
 
@@ -45,8 +45,9 @@ class MetadataCharge {
   uint64_t bytes_ = 0;
 };
 
-/// Move-only holder of slots of every class, one reference each. Who puts them into lists of its
-/// own calls Disown once nothing can fail any more: whatever is thrown before lets go of them.
+/// Move-only holder of slots of every class, one reference each. Code that puts them into lists of
+/// its own calls Disown once nothing can fail any more: an exception before that drops the
+/// references.
 ///
 /// Threads:  one at a time
 /// Lifetime: the cache must outlive it
@@ -62,26 +63,26 @@ class OwnedSlots {
   OwnedSlots& operator=(const OwnedSlots&) = delete;
   ~OwnedSlots() { Release(); }
 
-  LockedState* cache() const { return cache_; }  // null: they are another's
+  LockedState* cache() const { return cache_; }  // null: disowned
   const std::vector<SlotId>& operator[](uint32_t slot_class) const { return slots_[slot_class]; }
   const PerClass<std::vector<SlotId>>& all() const { return slots_; }
 
-  /// Takes over another's, of the same cache. Nothing changes if memory runs out.
+  /// Takes over the slots of another holder of the same cache. Nothing changes if memory runs out.
   void Add(OwnedSlots&& more);
   /// Takes the last `counts` slots of each class out, at most all. Nothing changes if memory runs
   /// out.
   OwnedSlots Take(const PerClass<uint64_t>& counts);
   /// Drops the reference of every slot.
   void Release();
-  /// Somebody else has them now.
+  /// Another object owns the references now.
   void Disown() noexcept { cache_ = nullptr; }
 
  private:
-  LockedState* cache_ = nullptr;  // null: they are another's
+  LockedState* cache_ = nullptr;  // null: disowned
   PerClass<std::vector<SlotId>> slots_{};
 };
 
-/// What sequences, plans, views and loads hold, they hold through this.
+/// Sequences, plans, views and loads take and drop their references through this.
 ///
 /// Threads: any
 class Holds {
@@ -90,8 +91,8 @@ class Holds {
 
   LockedState& cache() { return cache_; }
   /// Slots with one reference each, of every class, and bytes for a sequence's bookkeeping, charged
-  /// to the place's tenant: all or nothing. If it may, it evicts what nobody holds where that makes
-  /// it fit, and only then.
+  /// to the location's tenant: all or nothing. If the location allows it, evicts unleased blocks
+  /// where that makes it fit, and only then.
   struct Allocation {
     OwnedSlots slots;
     MetadataCharge metadata;
@@ -102,31 +103,31 @@ class Holds {
   /// slots only. Needs a cache that can hold contiguous sequences.
   Result<OwnedSlots> ExtendRun(const PublishLocation& location, std::span<const SlotId> run,
                                uint64_t count);
-  /// Another holder for each slot, published or private.
+  /// Adds a reference to each slot, published or private.
   Lease Share(std::vector<SlotId> slots);
-  /// What another lease holds, once more.
+  /// Another lease on the slots of a lease.
   Lease Share(const Lease& lease) { return Share(std::vector<SlotId>(lease.slots_)); }
-  /// A lease on what the caller holds.
+  /// A lease that takes over references of the caller.
   Lease MakeLease(std::vector<SlotId> held_slots) { return Lease(this, std::move(held_slots)); }
-  /// Empties a lease whose holds someone else has taken over.
+  /// Empties a lease whose references were taken over.
   static void Disarm(Lease& lease) { lease.slots_.clear(); }
-  /// A use of a path ends: drops a hold of each slot, as LockedState::ReleaseSlots does. Policies
-  /// take what that makes evictable for used by it, and nothing else.
+  /// A use of a path ends: drops a reference of each slot, as LockedState::ReleaseSlots does.
+  /// Policies attribute the blocks that become evictable to this use, and no others.
   void EndUse(const PublishLocation& location, std::span<const BlockId> path, PathUse use,
               std::span<const SlotId> slots);
-  /// The same of what a lease holds, if anything.
+  /// The same for the slots of a lease, if it has any.
   static void EndUse(const PublishLocation& location, std::span<const BlockId> path,
                      const PathUse& use, Lease& lease);
-  /// Holds slots again that the caller had let go of. Nothing: one has another generation, or its
-  /// block is not to be handed out any more.
+  /// Adds references to slots that the caller had released. Nothing: a slot has another generation,
+  /// or its block is not to be handed out any more.
   ///
   /// Shape: generations [slots]
   std::optional<Lease> HoldAgain(std::span<const SlotId> slots,
                                  std::span<const uint32_t> generations);
-  /// Moves the generation of a slot that the caller alone holds, who may then write other bytes to
-  /// it. False: others hold it too.
+  /// Moves the generation of a slot that only the caller holds, so that the caller may write other
+  /// bytes to it. False: it has other holders.
   bool RenewIfAlone(SlotId slot);
-  /// Blocks that the caller holds are wanted so much until then; see Sequence::Retain.
+  /// Sets the priority of blocks that the caller holds; see Sequence::Retain.
   void Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us);
 
  private:

@@ -44,19 +44,19 @@ void HoldSlot(State& state, SlotId slot) {
 void ReleaseSlot(State& state, SlotId slot) {
   DropLease(state, state.directory.InSlot(slot));
   FreeIfLast(state, slot);
-  const BlockId block = state.directory.InSlot(slot);  // none if it just went
+  const BlockId block = state.directory.InSlot(slot);  // none if it was just freed
   if (state.classes.windowed(slot) && !block.is_none()) List(state, block);
 }
 
 void FreeIfLast(State& state, SlotId slot) {
-  // References change under this lock only, so it is the last one until the release below.
+  // References change under this lock only, so this check is valid until the release below.
   const bool last = state.slots.references(slot) == 1;
   if (last && state.reading.Has(slot)) return state.reading.parked.push_back(slot);
   const SlotWriters::Writer writer = state.slots.writers().of(slot);
   const bool stale = state.IsStale(writer.tenant, writer.epoch);
   if (last && stale) {
     state.draining.push_back(slot);
-    return state.slots.Renew(slot);  // no view that let go of it may hold it again
+    return state.slots.Renew(slot);  // no view that released the slot may take it again
   }
   if (!state.slots.Release(slot)) return;
   state.accounts.charges().CountWritten(writer.tenant, writer.epoch, -1);
@@ -112,8 +112,8 @@ bool LeaseTowards(State& state, BlockId block, BlockId& leased) {
 void DropLease(State& state, BlockId block) {
   state.directory.leases().Drop(block, [&](BlockId changed) {
     List(state, changed);
-    // It can never be found again, and neither can what continues it; if some of that is still to
-    // go, this goes with it.
+    // The block can never be found again, and neither can its descendants; if some of these are
+    // still present, it goes with the last of them.
     if (!state.directory.at(changed).is_good() && !state.directory.tree().has_children(changed)) {
       Drop(state, changed, MissReason::kNeverSeen);
     }

@@ -1,4 +1,4 @@
-// Who holds what: verbs on holds of slots, leases of blocks, and the lists of what nobody holds.
+// Verbs on references of slots and leases of blocks, and on the lists of evictable blocks.
 #ifndef QUIRE_CACHE_VERBS_LEASES_H_
 #define QUIRE_CACHE_VERBS_LEASES_H_
 
@@ -8,33 +8,34 @@
 
 namespace quire::cache {
 
-/// The first bits of a block's key are as good as all, to know it again.
+/// The first bits of a block's key, which identify it as well as the whole key.
 uint64_t PolicyKey(const Digest& key);
 
-/// Whether a block may be handed out: as it was marked, or erased if its publisher, or who wrote
-/// one of its slots, was erased since.
+/// Whether a block may be handed out: its mark, or kErased if its publisher, or the writer of one
+/// of its slots, was erased since.
 BlockState BlockStateOf(const State& state, BlockId block);
 
-/// Another holder for a slot, published or private.
+/// Adds a reference to a slot, published or private.
 void HoldSlot(State& state, SlotId slot);
-/// One holder less. The last one frees it; where its writer was erased it is drained first.
+/// Drops a reference. The last one frees the slot; if its writer was erased the slot is drained
+/// first.
 void ReleaseSlot(State& state, SlotId slot);
-/// One holder less of a slot that no block has any more.
+/// Drops the reference of a slot that no block has any more.
 void FreeIfLast(State& state, SlotId slot);
-/// A slot that was drained is free.
+/// Frees a slot that was drained.
 void EndDraining(State& state, SlotId slot);
-/// What was read without a hold has been read; where it was copied in vain there is nothing left.
+/// Ends reading slots without a reference; slots that a dropped copy was written to are free.
 void EndReading(State& state);
-/// Of several blocks, the one that has these.
+/// The same for the one block that has these slots.
 void EndReading(State& state, const PerClass<SlotId>& slots);
-/// A block has leases more, by a block that continues it or by holders of a slot.
+/// Adds leases to a block, for a descendant or for holders of a slot.
 void AddLease(State& state, BlockId block, uint32_t holders = 1);
 void DropLease(State& state, BlockId block);
-/// Leases blocks of the path to a block (none: there are none), from the root on, till one hold may
-/// lease the rest. `leased` is the last of them, leased by the caller for what goes on from there,
-/// or none. False: that takes more holds.
+/// Leases blocks of the path to a block (none: there are none), from the root on, until one hold
+/// may lease the rest. `leased` is the last of them, which the caller keeps leased until it
+/// continues, or none. False: more holds are needed.
 bool LeaseTowards(State& state, BlockId block, BlockId& leased);
-/// Puts a block where it now belongs among what can be evicted.
+/// Puts a block into the list of evictable blocks where it now belongs.
 void List(State& state, BlockId block);
 
 }  // namespace quire::cache

@@ -15,7 +15,7 @@
 namespace quire::cache {
 namespace {
 
-// Joins what has the same reason.
+// Joins runs with the same reason.
 void AddRun(std::vector<MissRun>& runs, MissReason reason, uint64_t tokens, uint64_t gone_us) {
   if (tokens == 0) return;
   if (!runs.empty() && runs.back().reason == reason) {
@@ -28,7 +28,7 @@ void AddRun(std::vector<MissRun>& runs, MissReason reason, uint64_t tokens, uint
 MissReason ReasonOf(BlockState block_state) {
   switch (block_state) {
     case BlockState::kDamaged: return MissReason::kDamaged;
-    case BlockState::kErased: return MissReason::kNeverSeen;  // as if it had never been
+    case BlockState::kErased: return MissReason::kNeverSeen;  // as if it had never been published
     case BlockState::kGood:
     case BlockState::kPassed: break;
   }
@@ -42,11 +42,11 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Publish
   const SlotClasses& classes = state.classes;
   const Directory& directory = state.directory;
   const uint64_t before = path.blocks.size();
-  // Where some bytes of a block may be there and others not, a load asks for known blocks too.
+  // Where some bytes of a block may be present and others not, a load also asks for known blocks.
   const bool in_pieces = classes.count() > 1 || classes.reach(0).windowed();
   if (before == 0) path.last_key = location.root_key;
   const BlockId last = before == 0 ? BlockId::None() : path.blocks.back();
-  // Where it went meanwhile, so did all that continues it.
+  // If the last block was evicted meanwhile, so were all its descendants.
   const bool is_there = last.is_none() || (directory.contains(last) &&
                                            PolicyKey(directory.at(last).key) == path.keys.back());
   const auto rest = tokens.subspan(before * classes.block_tokens());
@@ -61,7 +61,7 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Publish
     const BlockState block_state = BlockStateOf(state, path.blocks[i]);
     if (path.bad.empty() && block_state == BlockState::kGood) {
       ++path.good;
-    } else {  // what continues a bad one is about to be marked so
+    } else {  // the descendants of a bad block are about to be marked
       path.bad.push_back(block_state == BlockState::kGood ? path.bad.back() : block_state);
     }
     path.last_key = record.key;
@@ -72,7 +72,7 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Publish
 
 namespace {
 
-// Behind a path that is found as far as it goes. It only explains a miss.
+// For a path whose last block was found. It only explains a miss.
 void FindDifference(const State& state, std::span<const TokenId> tokens,
                     const PublishLocation& location, FoundPath& path) {
   const BlockId last = path.blocks.empty() ? BlockId::None() : path.blocks.back();
@@ -104,7 +104,7 @@ bool FindElsewhere(const State& state, std::span<const TokenId> tokens,
     const Directory::Root& root = directory.root(account, search.root);
     if (search.root_key != root.key) search = {.root = search.root, .root_key = root.key};
     const auto next_root = [&] { search = {.root = search.root + 1}; };
-    // Of another domain of the same tenant nothing is said either.
+    // Nothing is revealed of another domain of the same tenant.
     if (root.key == location.root_key || *root.domain != *location.domain) {
       next_root();
       continue;
@@ -122,7 +122,7 @@ bool FindElsewhere(const State& state, std::span<const TokenId> tokens,
     left -= count;
     search.blocks += count;
     path.elsewhere = std::max(path.elsewhere, search.blocks);
-    if (search.blocks == blocks) return false;  // none is longer
+    if (search.blocks == blocks) return false;  // no longer path
     if (count < piece) {
       next_root();
       continue;
@@ -169,17 +169,17 @@ bool LeaseSome(State& state, FoundPath& path, uint64_t begin, uint64_t end, Bloc
     const auto needed = NeededOf(state, path, i);
     if (!needed) return false;
     const bool is_held = std::ranges::any_of(*needed, [](SlotId slot) { return !slot.is_none(); });
-    // Where no slot of it is held the block itself is leased, until the next one is: so no hold has
-    // to go back further than it did itself.
+    // A block without held slots is leased itself until the next block is, so that no hold has to
+    // walk further back than its own blocks.
     if (!is_held) AddLease(state, block);
-    Offer(state, block);  // if the store never got it
+    Offer(state, block);  // if the store does not have it
     NoteUsed(state, block);
     for (uint32_t c = 0; c < state.classes.count(); ++c) {
       const SlotId slot = (*needed)[c];
       if (slot.is_none()) continue;
       HoldSlot(state, slot);
       held.push_back(slot);
-      // Since it was found the same block may have moved, or gone and come back elsewhere.
+      // Since it was found the block may have moved, or gone and come back in another slot.
       path.slots[c][i] = slot;
     }
     if (!leased.is_none()) DropLease(state, leased);
@@ -193,15 +193,14 @@ bool FindGhosts(State& state, const PublishLocation& location, std::span<const D
   const Ghosts& ghosts = state.accounts.ghosts(state.account_of(location));
   for (const Digest& key : keys) {
     const auto ghost = ghosts.Find(key);
-    // In a domain the others must not hear of what its publisher has erased since.
+    // In a domain other members must not learn what the publisher has erased since.
     if (!ghost || state.IsStale(ghost->publisher, ghost->epoch)) return false;
     found.push_back(*ghost);
   }
   return true;
 }
 
-// A block is looked for among those in the index, then among those that went, then under the
-// tenant's other identities.
+// Looks for a block in the index, then among the ghosts, then under the tenant's other identities.
 std::vector<MissRun> MissesOf(std::span<const TokenId> prompt, uint32_t block_tokens,
                               const FoundPath& path, std::span<const Ghost> ghosts) {
   std::vector<MissRun> runs;
@@ -230,7 +229,7 @@ FoundPath Search::FindPath(std::span<const TokenId> prompt, const PublishLocatio
       /*explains=*/true);
 }
 
-// `explains`: says of what is missing whether it is there under another root.
+// `explains`: also looks for missing blocks under other roots.
 FoundPath Search::FindBlocks(std::span<const TokenId> tokens, const PublishLocation& location,
                              bool explains) {
   FoundPath path;
@@ -256,9 +255,9 @@ FoundPath Search::FindBlocks(std::span<const TokenId> tokens, const PublishLocat
   return path;
 }
 
-// False: some of it went since it was found, and nothing is held.
+// False: a block left since it was found, and nothing is held.
 bool Search::LeasePath(FoundPath& path, std::vector<SlotId>& held) {
-  BlockId leased;  // a block of the path that has a lease of ours
+  BlockId leased;  // a block of the path that this call leases
   bool all = true;
   LockedState::ForPieces(path.blocks.size(), [&](size_t begin, size_t end) {
     if (!all) return;
@@ -272,8 +271,8 @@ bool Search::LeasePath(FoundPath& path, std::vector<SlotId>& held) {
   return false;
 }
 
-// What is remembered of the blocks after the one with `key`, up to the first that is not: what
-// continued that one went earlier and is forgotten too. The keys are hashed without the lock.
+// The ghosts of the blocks after the one with `key`, up to the first that is not remembered: its
+// descendants went earlier and are forgotten too. The keys are hashed without the lock.
 std::vector<Ghost> Search::FindGhosts(std::span<const TokenId> tokens, Digest key,
                                       const PublishLocation& location) {
   constexpr uint64_t kKeysPerHold = 64;
@@ -298,8 +297,8 @@ std::vector<Ghost> Search::FindGhosts(std::span<const TokenId> tokens, Digest ke
   return found;
 }
 
-// The keys of blocks that nobody knows, as long as the store has them: hashed forward from where
-// the tree ends.
+// The keys of blocks that are not in memory, as long as the store has them: hashed on from the last
+// block in the tree.
 std::vector<Digest> Search::KeysBelow(std::span<const TokenId> prompt,
                                       const PublishLocation& location,
                                       const FoundPath& path) const {
@@ -329,10 +328,10 @@ std::vector<Digest> Search::KeysBelow(std::span<const TokenId> prompt,
   return beyond;
 }
 
-// The hit is counted as if all that the store has were here.
+// Computes the hit as if all blocks of the store were here.
 void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& location,
                        const FoundPath& path, LoadList& load) const {
-  if (!path.bad.empty()) return;  // what stands there is in the way
+  if (!path.bad.empty()) return;  // a bad block stops the hit
   const SlotClasses& classes = cache_.classes();
   const uint64_t known = path.blocks.size();
   const uint64_t reusable = ReusableBlocks(prompt.size(), cache_.block_tokens());
@@ -351,7 +350,7 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
     cache_.transfers()->Find({&wanted, 1}, {&presence, 1});
     return presence != tier::Presence::kAbsent;
   };
-  // Each block is asked for once, however often the hit's length looks at it.
+  // Each block is looked up once, however often the computation of the hit asks for it.
   enum class Known : uint8_t { kNo, kAbsent, kPresent };
   std::vector<Known> sealed_below(known, Known::kNo);
   std::vector<Known> twins_below(known + beyond.size(), Known::kNo);
@@ -386,7 +385,7 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
       any_needed = any_needed || classes.is_sealed(c);
       wanted[c] = !has(c, i);
     }
-    // Where every layer looks through a window, those after it are found through its bytes.
+    // Where every layer has a window, later blocks are found through the bytes of this one.
     for (uint32_t group = 0; group < classes.group_count() && !any_needed && i >= known; ++group) {
       wanted[group] = true;
     }
@@ -396,8 +395,8 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
   }
 }
 
-// How many blocks of a prompt the account has below under another root: of other weights, or made
-// in another way. Roots of other domains lead nowhere, because keys are hashed with the secret.
+// How many blocks of a prompt the account has in the store under another root: of other weights, or
+// of another profile. Roots of other domains do not match, because keys are hashed with the secret.
 uint64_t Search::FindElsewhereBelow(std::span<const TokenId> prompt,
                                     const PublishLocation& location) const {
   const auto publisher = PublisherOf(cache_, location.tenant);
@@ -413,7 +412,7 @@ uint64_t Search::FindElsewhereBelow(std::span<const TokenId> prompt,
       tokens += root.block_tokens;
     }
     if (tokens > 0)
-      return DivUp(tokens, uint64_t{cache_.block_tokens()});  // the others cost as much
+      return DivUp(tokens, uint64_t{cache_.block_tokens()});  // the other roots would cost as much
   }
   return 0;
 }

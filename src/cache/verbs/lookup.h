@@ -1,5 +1,6 @@
-// What of a prompt is here, and why the rest is not. The path is looked at piece by piece, each
-// under the lock; nothing is held meanwhile, so what is found is looked at again when it is leased.
+// Which blocks of a prompt are resident, and why the others are not. The path is looked up piece by
+// piece under the lock; nothing is held between pieces, so blocks are checked again when they are
+// leased.
 #ifndef QUIRE_CACHE_VERBS_LOOKUP_H_
 #define QUIRE_CACHE_VERBS_LOOKUP_H_
 
@@ -14,49 +15,52 @@
 
 namespace quire::cache {
 
-/// What the directory has of a prompt.
+/// The blocks of a prompt that the directory has.
 struct FoundPath {
   std::vector<BlockId> blocks{};          // found, then those that can be used
-  std::vector<uint64_t> keys{};           // PolicyKey of each: its id may be another's later
+  std::vector<uint64_t> keys{};           // PolicyKey of each: the id may name another block later
   PerClass<std::vector<SlotId>> slots{};  // of each
   std::vector<Digest> digests{};          // whole key of each, where a load may need them
   uint64_t good = 0;                      // the first so many may be handed out
-  std::vector<BlockState> bad{};          // of those after them
+  std::vector<BlockState> bad{};          // the states of those after them
   Digest last_key{};                      // of the last one found, or of the root
-  std::vector<MissReason> beyond{};       // of each found after those that can be used: why not
+  std::vector<MissReason> beyond{};       // of each found block after the usable ones: why it
+                                          // cannot be used
   uint64_t elsewhere = 0;                 // blocks that the account has under another root
-  std::optional<uint64_t> differs_at{};   // first token that differs from what is there behind it
+  std::optional<uint64_t> differs_at{};   // first token that differs from the block cached there
 };
 
-/// How far the search under an account's other roots has come.
+/// Progress of the search under an account's other roots.
 struct SearchElsewhere {
-  size_t root = 0;        // of those of the account
-  Digest root_key{};      // another one may stand there later
+  size_t root = 0;        // index among the roots of the account
+  Digest root_key{};      // another root may have this index later
   uint64_t blocks = 0;    // found below it
   BlockId last{};         // of these
-  uint64_t last_key = 0;  // its id may be another's later
+  uint64_t last_key = 0;  // its id may name another block later
 };
 
-/// What of a prompt the store has besides what is resident.
+/// The blocks of a prompt that the store has besides the resident ones.
 struct LoadList {
-  uint64_t blocks = 0;         // of the prompt that would be resident with it; 0: nothing to load
+  uint64_t blocks = 0;         // blocks of the prompt that would be resident after the load; 0:
+                               // nothing to load
   uint64_t tokens = 0;         // of these, after the resident ones
   uint64_t bytes = 0;          // to be read
   Digest parent_key{};         // of the first entry
   std::vector<Digest> keys{};  // of the blocks from the resident ones to `blocks`
-  std::vector<PerClass<bool>> wanted{};  // of each, which forms are to be loaded
+  std::vector<PerClass<bool>> wanted{};  // of each block, which forms are to be loaded
 };
 
-/// Adds the next blocks of a prompt, of which `tokens` are the reusable ones. False: that was all.
+/// Adds the next blocks of a prompt, whose reusable tokens are `tokens`. False: that was all.
 bool FindMore(const State& state, std::span<const TokenId> tokens, const PublishLocation& location,
               FoundPath& path);
-/// Goes on looking for the longest prefix of the tokens that the account has below another root of
-/// the same domain, as far as it was not erased: path.elsewhere. It only explains a miss, so what
-/// comes and goes meanwhile may be overlooked. False: that was all.
+/// Continues the search for the longest prefix of the tokens that the account has below another
+/// root of the same domain, as far as it was not erased: path.elsewhere. It only explains a miss,
+/// so blocks that come and go meanwhile may be overlooked. False: that was all.
 bool FindElsewhere(const State& state, std::span<const TokenId> tokens,
                    const PublishLocation& location, SearchElsewhere& search, FoundPath& path);
-/// Blocks of a path that can be used: `found` of them are known, and has(slot_class, block) tells
-/// of which windows and residual tokens have the bytes. The second number: were there all twins.
+/// Blocks of a path that can be used: `found` of them are known, and has(slot_class, block) says
+/// which of them have the bytes of windows and residual tokens. The second number: the same if all
+/// twins were present.
 template <typename Has>
 std::pair<uint64_t, uint64_t> UsableBlocks(const SlotClasses& classes, uint64_t prompt_tokens,
                                            uint64_t found, const Has& has) {
@@ -67,20 +71,20 @@ std::pair<uint64_t, uint64_t> UsableBlocks(const SlotClasses& classes, uint64_t 
   if (classes.residual_blocks() == 0) return {sealed, sealed};
   return {hit_of(sealed, classes.reaches()), sealed};
 }
-/// Cuts it to what can be used, as its slots say.
+/// Cuts the path to the blocks that can be used according to its slots.
 void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& path);
-/// What a query after a path that was found needs of its block i. Nothing: it is not as it was
-/// found, or it may not be handed out.
+/// The slots of block i that a query after the path needs. Nothing: the block is not as it was
+/// found, or may not be handed out.
 std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& path, uint64_t i);
 /// Leases blocks [begin, end) of a path that was found, and holds the slots that a query after it
-/// needs: those are the path's slots from then on, wherever its blocks have moved since they were
-/// found. `leased` is the block before them that has a lease until now, or none. False: not all is
-/// as it was found. What was held is appended in any case.
+/// needs: these are the path's slots from then on, also if its blocks have moved since. `leased` is
+/// the block before them that has a lease until now, or none. False: not all is as it was found.
+/// Slots that were held are appended in any case.
 bool LeaseSome(State& state, FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
                std::vector<SlotId>& held);
 
-/// What is remembered of the gone blocks with these keys, each the child of the one before. False:
-/// it ends before the last of them.
+/// The ghosts with these keys, each the child of the one before. False: the last of them is not
+/// remembered.
 bool FindGhosts(State& state, const PublishLocation& location, std::span<const Digest> keys,
                 std::vector<Ghost>& found);
 
@@ -88,30 +92,30 @@ bool FindGhosts(State& state, const PublishLocation& location, std::span<const D
 std::vector<MissRun> MissesOf(std::span<const TokenId> prompt, uint32_t block_tokens,
                               const FoundPath& path, std::span<const Ghost> ghosts);
 
-/// Runs these over a whole prompt, and asks the store for the rest.
+/// Runs these over a whole prompt, and looks up the rest in the store.
 ///
 /// Threads: any
 class Search {
  public:
   explicit Search(LockedState& cache) : cache_(cache) {}
 
-  /// What memory has of a prompt, and whether there is more under another root.
+  /// The blocks of a prompt in memory, and whether there are more under another root.
   FoundPath FindPath(std::span<const TokenId> prompt, const PublishLocation& location);
-  /// What memory has of these tokens. `explains`: says of what is missing whether it is there under
-  /// another root.
+  /// The blocks of these tokens in memory. `explains`: also looks for missing blocks under another
+  /// root.
   FoundPath FindBlocks(std::span<const TokenId> tokens, const PublishLocation& location,
                        bool explains);
-  /// What of a prompt the store has besides a path that was found. Needs a store.
+  /// The blocks of a prompt that the store has besides a path that was found. Needs a store.
   void FindBelow(std::span<const TokenId> prompt, const PublishLocation& location,
                  const FoundPath& path, LoadList& load) const;
-  /// How many blocks of a prompt the account has below under another root. Needs a store.
+  /// How many blocks of a prompt the account has in the store under another root. Needs a store.
   uint64_t FindElsewhereBelow(std::span<const TokenId> prompt,
                               const PublishLocation& location) const;
-  /// What is remembered of the blocks after the one with `key`, up to the first that is not.
+  /// The ghosts of the blocks after the one with `key`, up to the first that is not remembered.
   std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key,
                                 const PublishLocation& location);
-  /// Holds what a query after a path that was found needs; the path's slots are then those that are
-  /// held. False: some of it went since it was found, and nothing is held.
+  /// Holds the slots that a query after a found path needs; they are the path's slots afterwards.
+  /// False: a block left since it was found, and nothing is held.
   bool LeasePath(FoundPath& path, std::vector<SlotId>& held);
 
  private:

@@ -56,7 +56,8 @@ struct MissesWorld {
 
 MissRun Partial(uint64_t tokens) { return {.reason = MissReason::kPartialBlock, .tokens = tokens}; }
 
-// A template that puts the date into each prompt: the reason is the same for all that follows.
+// A template that puts the date into each prompt: all blocks after the date are missing for the
+// same reason.
 TEST(Misses, WhereAPromptDiffersFromWhatIsCached) {
   MissesWorld world(40);
   const std::vector<TokenId> prompt = SomeTokens(6 * kBlock + 1, 1);
@@ -77,14 +78,14 @@ TEST(Misses, WhereAPromptDiffersFromWhatIsCached) {
   longer.resize(6 * kBlock);
   const std::vector<TokenId> more = SomeTokens(3 * kBlock, 2);
   longer.insert(longer.end(), more.begin(), more.end());
-  EXPECT_EQ(differs_at(longer), std::nullopt);  // what is cached ends there
-  // Of several that go on, the one it has most in common with.
+  EXPECT_EQ(differs_at(longer), std::nullopt);  // the cached prompt ends there
+  // Of several branches, the one with the most tokens in common.
   std::vector<TokenId> branch = prompt;
   branch[2 * kBlock + 3] += 1;
   world.Run(branch).reset();
   branch[2 * kBlock + 9] += 1;
   EXPECT_EQ(differs_at(branch), 2 * kBlock + 9);
-  // Others' prompts are nobody's business.
+  // Prompts of other tenants stay secret.
   const TenantId stranger = Must(world.cache->AddTenant({.name = "stranger"}));
   EXPECT_EQ(differs_at(branch, stranger), std::nullopt);
 }
@@ -118,7 +119,7 @@ TEST(Misses, EvictedAtATime) {
       world.Missing(prompt),
       ElementsAre(MissRun{.reason = MissReason::kEvicted, .tokens = 3 * kBlock, .gone_us = 200},
                   Partial(1)));
-  // Something new after what was evicted was never seen.
+  // New tokens after evicted ones were never seen.
   const auto other = Join(std::span(prompt).first(4 * kBlock), SomeTokens(2 * kBlock, 2));
   EXPECT_THAT(
       world.Missing(other),
@@ -167,7 +168,7 @@ TEST(Misses, ExpiredAfterTheTenantsTtl) {
   EXPECT_EQ(world.Missed(MissReason::kExpired, tenant), 3u * kBlock);
 }
 
-// What the policy wants most may be what was used longest ago.
+// The policy's last victim may be the least recently used block.
 TEST(Misses, ExpiredUnderEveryPolicy) {
   for (const std::string_view policy : evict::PolicyNames()) {
     SCOPED_TRACE(policy);

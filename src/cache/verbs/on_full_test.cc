@@ -1,4 +1,4 @@
-// What happens when there is no room is the request's choice. SPEC M9, S6.
+// When there is no room the request chooses what happens. SPEC M9, S6.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Ten slots: four hold what nobody uses, three are in use.
+/// Ten slots: four have cached blocks without leases, three are in use.
 struct OnFullWorld {
   OnFullWorld() : cache(10) {
     cache.Run(cached).reset();
@@ -22,7 +22,7 @@ struct OnFullWorld {
   std::unique_ptr<Sequence> user;
 };
 
-TEST(OnFull, RejectEvictsWhatNobodyUsesAndThenRefuses) {
+TEST(OnFull, RejectEvictsUnleasedBlocksAndThenRefuses) {
   OnFullWorld world;
   const auto refused = world.cache.TryOpen(SomeTokens(8 * kBlock, 3));
   ASSERT_FALSE(refused.has_value());
@@ -69,7 +69,7 @@ TEST(OnFull, FewerTokensAreAdmittedAndKept) {
   EXPECT_EQ(stats.tokens_reserved, 7u * kBlock);
   auto all = Join(prompt, SomeTokens(5 * kBlock - 1, 4));
   Must(world.cache.model.Feed(*sequence, all));
-  // Later room does not change what was said.
+  // Room that comes later does not change the answer.
   world.user.reset();
   const auto refused = sequence->Reserve(7 * kBlock + 1);
   ASSERT_FALSE(refused.has_value());
@@ -77,7 +77,7 @@ TEST(OnFull, FewerTokensAreAdmittedAndKept) {
   EXPECT_THAT(refused.error().message, HasSubstr("admitted with 112"));
   EXPECT_EQ(world.cache.model.Differs(*sequence, all), "");
 
-  // Whoever asks for less than there is gets what it asks for.
+  // A request for less than the available room gets it.
   const auto small =
       world.cache.Open(SomeTokens(5, 5), {.reserve_tokens = 20, .on_full = OnFull::kFewer});
   EXPECT_EQ(small->stats().tokens_max, 20u);

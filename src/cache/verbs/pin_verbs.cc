@@ -14,8 +14,8 @@
 namespace quire::cache {
 namespace {
 
-// What a pin keeps of block i of a path that no pin keeps yet, a bit for each class; of open forms
-// those that are read at its end.
+// The classes of block i that a new pin keeps, a bit for each; of open forms those that are read at
+// the end of the pin.
 uint8_t AddedClasses(const State& state, const FoundPath& path, uint64_t i) {
   const uint64_t tokens = path.blocks.size() * state.classes.block_tokens();
   const BlockRecord& record = state.directory.at(path.blocks[i]);
@@ -83,7 +83,7 @@ bool PinSome(State& state, const PublishLocation& location, const FoundPath& pat
   for (uint64_t i = begin; i < end; ++i) {
     if (!NeededOf(state, path, i)) return false;
     const BlockId block = path.blocks[i];
-    // Some have no slot to hold; so the way on is leased from each block to the next.
+    // Some blocks have no slot to hold, so each block is leased until the next one is.
     AddLease(state, block);
     if (state.directory.AddPin(block)) state.accounts.charges().CountPinned(account, 1, 0);
     const BlockId before = std::exchange(pinned, block);
@@ -103,7 +103,7 @@ bool PinSome(State& state, const PublishLocation& location, const FoundPath& pat
 
 bool EndPinning(State& state, const PublishLocation& location, BlockId pinned, Pins::Memory& memory,
                 uint64_t until_us) {
-  // What continues a block that went out of use is marked too, and pins of it end then.
+  // Descendants of a block that was taken out of use are marked too, and their pins end then.
   if (BlockStateOf(state, pinned) != BlockState::kGood) return false;
   state.pins.AddFirst(std::move(memory), pinned, location.tenant, until_us);
   DropLease(state, pinned);
@@ -124,9 +124,9 @@ Result<void> Unpin(State& state, const PublishLocation& location, const FoundPat
   return {};
 }
 
-// From the last block to the root: parents stay the more recent. With its last slot a block may
-// leave the index, and take those before it along that have no bytes of their own, so the next one
-// is leased first.
+// From the last block to the root, so that parents stay more recent. With its last slot a block may
+// leave the index together with blocks before it that have no bytes, so the next one is leased
+// first.
 void UnpinOne(State& state) {
   const BlockId block = state.pins.ending_at();
   const BlockId parent = state.directory.tree().parent(block);
@@ -164,13 +164,13 @@ Result<FoundPath> Pinning::FindToPin(const AcquireRequest& request,
 
 Result<uint64_t> Pinning::Pin(const AcquireRequest& request, uint64_t ttl_us) {
   QUIRE_ASSIGN(const PublishLocation location, Locate(cache_, request, "pin"));
-  // Two of which one has room would refuse each other half way.
+  // Two calls that both need the last room would make each other fail half way.
   MutexLock one_at_a_time(mutex_);
   LetTimePass(cache_);
   const uint64_t now_us = cache_.NowMicros();
   const uint64_t until_us =
       ttl_us == 0 || ttl_us > UINT64_MAX - now_us ? UINT64_MAX : now_us + ttl_us;
-  constexpr int kAttempts = 8;  // while others take what was found
+  constexpr int kAttempts = 8;  // while other calls evict the found blocks
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     QUIRE_ASSIGN(const FoundPath path, FindToPin(request, location));
     QUIRE_ASSIGN(const bool pinned, PinPath(location, path, until_us));
@@ -179,17 +179,17 @@ Result<uint64_t> Pinning::Pin(const AcquireRequest& request, uint64_t ttl_us) {
   return Fail(ErrorCode::kNotFound, "pin: the blocks go as fast as they are found");
 }
 
-// False: some of it went since it was found, and nothing is pinned.
+// False: a block left since it was found, and nothing is pinned.
 Result<bool> Pinning::PinPath(const PublishLocation& location, const FoundPath& path,
                               uint64_t until_us) {
-  // Nothing changes for a pin that has no room.
+  // A pin without room must change nothing.
   uint64_t bytes = 0;
   bool all = true;
   LockedState::ForPieces(path.blocks.size(), [&](size_t begin, size_t end) {
     if (all) cache_.With([&](State& state) { all = CountToPin(state, path, begin, end, bytes); });
   });
   if (!all) return false;
-  // A pin that stands was there when the path was found, so its block is the one that was.
+  // An existing pin has kept the path since it was found, so the block is still the same.
   const Result<bool> is_another = cache_.With([&](State& state) -> Result<bool> {
     QUIRE_TRY(CheckPinLimit(state, location, bytes));
     return state.pins.AddAnother(path.blocks.back(), location.tenant, until_us);
@@ -203,7 +203,8 @@ Result<bool> Pinning::PinPath(const PublishLocation& location, const FoundPath& 
     }
     LockedState& cache;
     Pins::Memory memory = Pins::Reserve();
-    BlockId pinned{};  // blocks from here to the root are, and no pin stands for them
+    BlockId pinned{};  // blocks from here to the root are pinned by this call, without an entry in
+                       // state.pins
   } undo{.cache = cache_};
   const auto pin_some = [&](size_t begin, size_t end) {
     if (!all) return;
@@ -212,7 +213,7 @@ Result<bool> Pinning::PinPath(const PublishLocation& location, const FoundPath& 
         [&](State& state) { all = PinSome(state, location, path, begin, end, undo.pinned); });
   };
   LockedState::ForPieces(path.blocks.size(), pin_some,
-                         kBlocksPerHold / 2);  // each is touched several times
+                         kBlocksPerHold / 2);  // each record is touched several times
   if (!all) return false;
   AtSyncPoint("pin: all blocks are pinned");
   all = cache_.With([&](State& state) {

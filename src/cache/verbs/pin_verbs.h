@@ -1,6 +1,6 @@
-// Pins: paths that the cache itself leases because a caller asked for it, whoever uses them. Verbs
-// on some blocks of a path that was found; what is between them may have changed, and is looked at
-// again. And what runs them over all of it, or none.
+// Pins: paths that the cache itself leases because a caller asked for it, independent of use. Verbs
+// on some blocks of a path that was found, which check again what may have changed between holds;
+// and the class that runs them over all of the path, or none.
 #ifndef QUIRE_CACHE_VERBS_PIN_VERBS_H_
 #define QUIRE_CACHE_VERBS_PIN_VERBS_H_
 
@@ -11,28 +11,28 @@
 
 namespace quire::cache {
 
-/// Whether all of `blocks` blocks were found, as a prompt that goes on after them would find them.
-/// Errors: kNotFound
+/// Whether all of `blocks` blocks were found, as a prompt that continues after them would find
+/// them.
 Result<void> CheckToPin(const SlotClasses& classes, uint64_t blocks, const FoundPath& path);
-/// Adds the bytes that a pin keeps of blocks [begin, end) and none keeps yet. False: not all is as
-/// it was found.
+/// Adds the bytes of blocks [begin, end) that the new pin would keep and no pin keeps yet. False:
+/// not all is as it was found.
 bool CountToPin(const State& state, const FoundPath& path, uint64_t begin, uint64_t end,
                 uint64_t& bytes);
 /// Whether a tenant may have so many more bytes pinned.
 /// Errors: kNoSpace
 Result<void> CheckPinLimit(const State& state, const PublishLocation& location, uint64_t bytes);
-/// Pins blocks [begin, end). `pinned`: the last block that is, leased by the caller for what goes
-/// on from there, or none. False: not all is as it was found.
+/// Pins blocks [begin, end). `pinned`: the last pinned block, which the caller keeps leased until
+/// it continues, or none. False: not all is as it was found.
 bool PinSome(State& state, const PublishLocation& location, const FoundPath& path, uint64_t begin,
              uint64_t end, BlockId& pinned);
-/// The pin of a path stands whose last block is `pinned`, leased by the caller until now. False: it
-/// may not be handed out any more, and nothing has changed.
+/// Records the pin of a path whose last block is `pinned`, leased by the caller until now. False:
+/// the block may not be handed out any more, and nothing has changed.
 bool EndPinning(State& state, const PublishLocation& location, BlockId pinned, Pins::Memory& memory,
                 uint64_t until_us);
-/// One pin less of the path that was found; what it kept is let go of by UnpinOne.
+/// Removes one pin of the path that was found; UnpinOne releases its blocks.
 /// Errors: kNotFound
 Result<void> Unpin(State& state, const PublishLocation& location, const FoundPath& path);
-/// One step of what pins that are over left to do (Pins::is_ending).
+/// Releases one block of a pin that has ended (Pins::is_ending).
 void UnpinOne(State& state);
 
 /// Threads: any

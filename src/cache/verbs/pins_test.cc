@@ -1,4 +1,4 @@
-// What callers want kept: pins and priorities, until when, and whose.
+// Pins and priorities: which blocks they keep, until when, and for which tenant.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -149,7 +149,7 @@ TEST(Pins, RefuseWhatIsNotThereAndWhatIsTooMuch) {
   const auto own = SomeTokens(4 * kBlock, 2);
   world.Run(own, small);
   EXPECT_TRUE(pin(own, small).has_value());
-  // All of its quota is pinned now: what it asks for next has no room.
+  // All of its quota is pinned now: its next request has no room.
   const auto more = world.cache->Open(
       Must(world.cache->Acquire(world.Request(SomeTokens(kBlock, 3), small))), {});
   ASSERT_FALSE(more.has_value());
@@ -205,8 +205,8 @@ TEST(Pins, EndWithWhatIsErasedOrDamaged) {
   EXPECT_EQ(world.cache->stats().published_blocks, 1u) << "what stands before the damage";
 }
 
-// Layers that look back two blocks: what the pin found stays, though the window of the sequence
-// that computed it has passed.
+// Layers that look back two blocks: the blocks that the pin found stay, though the window of the
+// sequence that computed them has passed them.
 TEST(Pins, KeepWhatWindowsPass) {
   PinsWorld world(/*slots=*/16, "lru",
                   {{{.kind = LayerKind::kWindow,
@@ -226,7 +226,7 @@ TEST(Pins, KeepWhatWindowsPass) {
   EXPECT_EQ(world.cache->stats().sealed.slots_used, 0u);
 }
 
-// Random requests, pins and times against a list of what was pinned.
+// Random requests, pins and times against a list of pinned paths.
 TEST(Pins, NothingPinnedIsEverMissing) {
   for (const std::string_view policy : {"lru", "quire", "priority"}) {
     PinsWorld world(/*slots=*/24, std::string(policy));
@@ -281,8 +281,8 @@ TEST(Pins, NothingPinnedIsEverMissing) {
   }
 }
 
-// The early blocks of a pinned path may have no bytes any more: they are known only for those after
-// them, and go with them.
+// The early blocks of a pinned path may have no bytes any more: they are kept only for the blocks
+// after them, and leave the index with them.
 TEST(Pins, EndWithAnErasureAlthoughAWindowPassedTheirFirstBlocks) {
   Geometry geometry = SmallGeometry();
   geometry.groups[0].kind = LayerKind::kWindow;

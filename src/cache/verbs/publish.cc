@@ -15,14 +15,14 @@
 namespace quire::cache {
 namespace {
 
-// Nothing of before an erasure comes back.
+// Blocks from before an erasure are not published again.
 BlockState BlockStateBefore(const State& state, const PublishLocation& location,
                             const NewBlock& block) {
   if (state.IsStale(location)) return BlockState::kErased;
   return block.parent.is_none() ? BlockState::kGood : BlockStateOf(state, block.parent);
 }
 
-// The caller's slot, held by others too, becomes that of a published block.
+// The caller's slot, which others may hold too, becomes the slot of a published block.
 void AddPublishedSlot(State& state, BlockId block, SlotId slot, uint32_t crc) {
   state.directory.ReserveSlot(slot);
   state.directory.AddSlot(block, slot, crc);
@@ -32,8 +32,8 @@ void AddPublishedSlot(State& state, BlockId block, SlotId slot, uint32_t crc) {
   List(state, block);
 }
 
-// The block is known. Of the slots that are there the caller gets a hold; those that a window let
-// go of are filled with the caller's.
+// The block is known. The caller gets references on its present slots; slots that a window released
+// are replaced by the caller's.
 Published Join(State& state, BlockId same, const NewBlock& block, const PerClass<uint32_t>& crcs) {
   if (BlockStateOf(state, same) != BlockState::kGood) return {};
   Published published{.block = same};
@@ -55,7 +55,7 @@ Published Join(State& state, BlockId same, const NewBlock& block, const PerClass
   return published;
 }
 
-// What was loaded may lack slots outside a window, but nothing else.
+// A loaded block may lack slots outside a window, but no others.
 bool HasEnough(const SlotClasses& classes, const NewBlock& block) {
   bool any = false;
   for (uint32_t group = 0; group < classes.group_count(); ++group) {
@@ -84,7 +84,10 @@ std::optional<Published> JoinWhole(State& state, const PublishLocation& location
 
 Published PublishOne(State& state, const PublishLocation& location, const NewBlock& block,
                      const BlockRecord& hashed) {
-  if (BlockStateBefore(state, location, block) != BlockState::kGood) return {};  // meanwhile
+  if (BlockStateBefore(state, location, block) != BlockState::kGood)
+    return {};  // erased or
+                // damaged
+                // meanwhile
   if (!FreeCapacityInAccount(state, location, state.classes.block_charge_bytes())) return {};
   const auto same = state.directory.FindChild(location.root_key, block.parent, block.tokens);
   if (same) return Join(state, *same, block, hashed.crcs);
@@ -109,7 +112,7 @@ Published PublishOne(State& state, const PublishLocation& location, const NewBlo
   state.accounts.ghosts(record.account).Remove(record.key);  // the block is back
   for (uint32_t group = 0; group < state.classes.group_count(); ++group) {
     if (block.slots[group].is_none()) continue;
-    state.slots.Retain(block.slots[group]);  // the index's own hold
+    state.slots.Retain(block.slots[group]);  // the index's own reference
     state.accounts.charges().MoveSlot(block.slots[group], record.account);
   }
   AddLease(state, block.parent);
@@ -122,7 +125,7 @@ std::vector<Twin> MissingTwins(const State& state, const PublishLocation& locati
                                std::span<const BlockId> blocks,
                                const PerGroup<std::vector<SlotId>>& slots) {
   std::vector<Twin> twins;
-  // What continues a block that is not good any more is not good either.
+  // The descendants of a bad block are bad too.
   if (state.IsStale(location) || BlockStateOf(state, blocks.back()) != BlockState::kGood)
     return twins;
   for (uint32_t group = 0; group < state.classes.group_count(); ++group) {
@@ -140,7 +143,8 @@ void AddTwins(State& state, const PublishLocation& location, std::span<const Blo
   uint64_t bytes = 0;
   for (const Twin& twin : hashed) bytes += state.classes.charge_bytes(twin.slot);
   if (!FreeCapacityInAccount(state, location, bytes)) return;
-  // Meanwhile others may have kept some. If some of theirs are gone there is no checksum for these.
+  // Meanwhile others may have added some. Twins that were present and have gone since have no
+  // checksum here.
   std::vector<Twin> now = MissingTwins(state, location, blocks, slots);
   for (Twin& twin : now) {
     const auto known = std::ranges::find(hashed, twin.slot, &Twin::slot);
@@ -152,7 +156,7 @@ void AddTwins(State& state, const PublishLocation& location, std::span<const Blo
   for (const BlockId block : blocks) Offer(state, block);
 }
 
-// Where memory runs out the answers end as where something stands in the way.
+// If memory runs out the answers end as they do at a block that cannot be published.
 Result<void> Publishing::Publish(const PublishLocation& location, std::span<NewBlock> blocks,
                                  std::vector<Published>& answers) {
   answers.clear();
@@ -189,9 +193,10 @@ Result<void> Publishing::PublishSome(const PublishLocation& location, std::span<
     return true;
   });
   if (!some_are_new) return {};
-  // Hashing needs no lock: the caller holds the slots and nobody writes them any more.
+  // Hashing needs no lock: the caller holds the slots and no thread writes them any more.
   std::vector<BlockRecord> records;
-  records.reserve(blocks.size() - answers.size());  // checksums are put where they are
+  records.reserve(blocks.size() - answers.size());  // so that the addresses of the checksums stay
+                                                    // valid
   bool any_checksums = false;
   for (const NewBlock& block : blocks.subspan(answers.size())) {
     key = ChildKey(*location.domain, key, block.tokens.data(), cache_.block_tokens());
@@ -206,10 +211,10 @@ Result<void> Publishing::PublishSome(const PublishLocation& location, std::span<
       any_checksums = true;
     }
   }
-  // What was loaded does not wait for whoever computes.
+  // A loaded block has checksums and does not wait for the device.
   if (any_checksums) QUIRE_TRY(cache_.slots().ops().Synchronize());
   AtSyncPoint("publish: hashed");
-  // The caller holds what is published, so the next piece goes on after it.
+  // The caller holds the published blocks, so the next piece continues after them.
   size_t done = 0;
   const auto publish_some = [&](State& state) {
     for (; done < records.size(); ++done) {
@@ -225,7 +230,7 @@ Result<void> Publishing::PublishSome(const PublishLocation& location, std::span<
 void Publishing::KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
                            const PerGroup<std::vector<SlotId>>& slots) {
   if (blocks.size() <= kBlocksPerHold) return KeepSomeTwins(location, blocks, slots);
-  // Where one of many has no room, those before it are of no use, and the first to go.
+  // If a later piece has no room, the twins of earlier ones are useless, and are evicted first.
   LockedState::ForPieces(blocks.size(), [&](size_t begin, size_t end) {
     PerGroup<std::vector<SlotId>> some;
     for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
@@ -273,7 +278,7 @@ VerifyReport Publishing::Verify() {
   for (uint32_t i = 0; i < end; ++i) {
     const BlockId block(i);
     MutexLock one_at_a_time(cache_.reading_mutex());
-    // It is not leased: that would make it the most recent one.
+    // Without a lease: that would make the block the most recent one.
     PerClass<uint32_t> crcs{};
     const auto slots = cache_.With([&](State& state) -> std::optional<PerClass<SlotId>> {
       if (!state.directory.contains(block)) return std::nullopt;
@@ -299,7 +304,7 @@ VerifyReport Publishing::Verify() {
     }
     AtSyncPoint("verify: a block was read");
     cache_.With([&](State& state) {
-      // Unless it went meanwhile.
+      // Unless the block left meanwhile.
       if (!damaged.is_none() && state.directory.InSlot(damaged) == block) {
         Quarantine(state, block, BlockState::kDamaged);
       }

@@ -1,5 +1,5 @@
-// Publishing whole blocks, and checking them again later: verbs under the lock, and what runs them.
-// What is hashed is hashed between holds.
+// Publishing whole blocks, and verifying them later: verbs under the lock, and the class that runs
+// them. Bytes are hashed between holds.
 #ifndef QUIRE_CACHE_VERBS_PUBLISH_H_
 #define QUIRE_CACHE_VERBS_PUBLISH_H_
 
@@ -15,22 +15,23 @@ namespace quire::cache {
 struct NewBlock {
   BlockId parent{};                 // none for the first block
   std::span<const TokenId> tokens;  // [block_tokens]
-  PerClass<SlotId> slots{};  // of each group, held once by the sequence; none: was not loaded
+  PerClass<SlotId> slots{};  // of each group, with one reference of the sequence; none: was not
+                             // loaded
   const PerClass<uint32_t>* crcs = nullptr;  // of their bytes; null: not known yet
 };
 
-/// What became of it.
+/// The result for one block.
 struct Published {
-  BlockId block{};           // none: something stands in the way, the block stays private for now
-  PerClass<SlotId> slots{};  // where the block lies, held for the caller; what is another's of
-                             // them was deduplicated, and the caller lets its own go
+  BlockId block{};           // none: it cannot be published now, and stays private
+  PerClass<SlotId> slots{};  // the block's slots, held for the caller; where one is another's the
+                             // block was deduplicated, and the caller releases its own
   bool final = false;        // with no block: never try again
 };
 
-/// The answer for a block that needs no hashing. Empty: it is new, or slots of it are missing.
+/// The result for a block that needs no hashing. Empty: it is new, or slots of it are missing.
 std::optional<Published> JoinWhole(State& state, const PublishLocation& location,
                                    const NewBlock& block);
-/// Publishes a block of which `record` has the slots, key and checksums.
+/// Publishes a block; `record` has its slots, key and checksums.
 Published PublishOne(State& state, const PublishLocation& location, const NewBlock& block,
                      const BlockRecord& record);
 
@@ -40,7 +41,7 @@ struct Twin {
   SlotId slot{};
   uint32_t crc = 0;
 };
-/// Those of a path's last blocks that are not there yet.
+/// The open forms of a path's last blocks that have no twin yet.
 ///
 /// Shape: slots [group][blocks], held by the caller
 std::vector<Twin> MissingTwins(const State& state, const PublishLocation& location,
@@ -55,7 +56,7 @@ class Publishing {
  public:
   explicit Publishing(LockedState& cache) : cache_(cache) {}
 
-  /// Makes whole blocks findable, each the child of the one before; the first says its parent, the
+  /// Makes whole blocks findable, each the child of the one before; the first has its parent, the
   /// others' are filled in. Where another sequence published the same tokens first, the answer is
   /// that block: the bits are equal. Nothing is published in the place of a quarantined block or
   /// after one: the answers end with the first block that was not published, as they do where
@@ -65,14 +66,15 @@ class Publishing {
   /// Cost: the lock twice, for as long as `blocks` take; hashing is done between
   Result<void> Publish(const PublishLocation& location, std::span<NewBlock> blocks,
                        std::vector<Published>& answers);
-  /// Adds the open forms of blocks that the caller published, or that others did, so that a prompt
-  /// may go on after them. It is not done where their account has no room for them.
+  /// Adds open forms as twins of blocks that the caller or others published, so that a prompt may
+  /// continue after them. Does nothing where their account has no room.
   ///
   /// Shape: blocks a path's last ones; slots [group][blocks], held by the caller
   void KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
                  const PerGroup<std::vector<SlotId>>& slots);
   /// Compares a slot that the caller holds with the checksum of the block published in it, if any,
-  /// and quarantines that if they differ. False also where a device failed and nobody knows.
+  /// and quarantines the block if they differ. False also where the device failed and the result is
+  /// unknown.
   bool Intact(SlotId slot);
   /// As Cache.
   VerifyReport Verify();

@@ -16,7 +16,8 @@ TEST(Publish, OfMoreBlocksThanGoAtOnce) {
   EXPECT_EQ(t.model.Differs(*sequence, prompt), "");
 }
 
-// Two compute the same tokens at once; one is ahead, and the other takes its blocks and goes on.
+// Two sequences compute the same tokens at once; one is ahead, and the other takes its blocks and
+// continues.
 TEST(Publish, JoinsWhatIsKnownAndAddsTheRest) {
   TestCache t(/*slots=*/200);
   const auto prompt = SomeTokens(70 * kBlock + 1, 1);

@@ -6,8 +6,8 @@
 namespace quire::cache {
 namespace {
 
-// On to what else continues the block before, or, when that was all, back to that one. False: the
-// root is done.
+// Moves on to the next sibling, or, after the last one, back to the parent. False: the root is
+// done.
 bool GoOn(const State& state, Marking& marking) {
   if (marking.at == marking.root) return false;
   const BlockId next = state.directory.tree().next_sibling(marking.at);
@@ -30,18 +30,18 @@ void MarkOne(State& state) {
   Marking& marking = state.markings.back();
   const BlockId block = marking.at;
   if (!marking.leaves) {
-    // What continues a block that was marked before was marked then, or is about to be.
+    // The descendants of a block that was marked before were marked then, or are about to be.
     const bool is_new = state.directory.Mark(block, marking.block_state);
     const BlockId child = is_new ? state.directory.tree().first_child(block) : BlockId::None();
     marking.leaves = child.is_none();
     if (!marking.leaves) marking.at = child;
     if (!is_new) return;
     if (marking.marked != nullptr) ++*marking.marked;
-    // What is never found again need not be kept.
+    // A block that is never found again need not be pinned.
     while (state.pins.EndOneAt(block)) AddLease(state, block);
     return;
   }
-  // What is leased goes with its last lease.
+  // A leased block leaves with its last lease.
   if (state.directory.leases().of(block) == 0 && !state.directory.tree().has_children(block)) {
     return Drop(state, block, MissReason::kNeverSeen);
   }

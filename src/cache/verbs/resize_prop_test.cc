@@ -33,7 +33,7 @@ Geometry Windowed() {
   return windowed;
 }
 
-// What is run with one seed. Codecs that encode are block-major only.
+// The configuration of a seed. Codecs that encode are block-major only.
 struct ResizeKind {
   ArenaLayout layout;
   Placement placement;
@@ -103,7 +103,7 @@ class RandomCalls {
   void Finish() {
     while (!open_.empty()) Close();
     held_.clear();
-    Must(cache_->Resize(kMost / 4));  // nobody holds anything, and floors keep less
+    Must(cache_->Resize(kMost / 4));  // nothing is held, and floors keep less
     Check();
     cache_->Evict(10'000);
     EXPECT_EQ(cache_->stats().hot_bytes_used, 0u);
@@ -145,7 +145,7 @@ class RandomCalls {
   void Feed(Item& item, const std::vector<TokenId>& tokens) {
     if (const auto fed = model_.Feed(*item.sequence, tokens); !fed) {
       ASSERT_EQ(fed.error().code, ErrorCode::kNoSpace) << fed.error().message;
-      // Some layers may have got further.
+      // Some layers may have more rows.
       Must(item.sequence->Rollback(item.tokens.size()));
       return;
     }
@@ -286,7 +286,7 @@ class RandomCalls {
     for (const Item& item : open_) EXPECT_EQ(Wrong(item), "");
   }
 
-  // Gathers what its windows have not passed.
+  // Gathers the tokens inside the windows.
   std::string Wrong(const Item& item) const {
     if (item.sequence->length() != item.tokens.size()) return "length";
     for (uint32_t layer = 0; layer < 2; ++layer) {

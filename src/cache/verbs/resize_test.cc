@@ -1,5 +1,5 @@
-// The arena up and down while sequences live: what moves, what goes, what stands in the way, and
-// that a refusal changes nothing. SPEC M8.
+// Growing and shrinking the arena while sequences live: which blocks move, which leave, which slots
+// prevent it, and that a refusal changes nothing. SPEC M8.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ struct ResizeCache : TestCache {
 
   Result<void> Resize(uint64_t slots) { return cache->Resize(BytesFor(slots)); }
 
-  // Caches a prompt of so many tokens in the slots from 4 on; those before are free.
+  // Caches a prompt of so many tokens in the slots from 4 on; the slots before are free.
   std::vector<TokenId> FillTail(uint64_t tokens) {
     const auto low = Run(SomeTokens(4 * kBlock, 1), {.publish = false});
     const auto prompt = SomeTokens(tokens, 2);
@@ -99,7 +99,7 @@ TEST(Resize, EvictsTheLeastRecentOfWhatDoesNotFit) {
   EXPECT_EQ(cache.Acquire(b).reason(), MissReason::kEvicted);
 }
 
-TEST(Resize, NamesWhoHoldsWhatStandsInTheWay) {
+TEST(Resize, NamesTheHoldersOfSlotsThatCannotMove) {
   ResizeCache cache(12);
   const TenantId other = Must(cache.cache->AddTenant({.name = "other"}));
   auto first = cache.Run(SomeTokens(2 * kBlock, 1), {.publish = false});
@@ -151,7 +151,7 @@ TEST(Resize, NotBelowTheFloors) {
   Must(cache.cache->Resize(3 * floor + cache.charge_bytes - 1));
   EXPECT_FALSE(
       cache.cache->AddTenant({.name = "c", .floor_bytes = cache.charge_bytes}).has_value());
-  // What is cached above the floor goes, and what a floor protects stays: both have eight slots.
+  // Cached blocks above the floor go, and those that a floor protects stay: both have eight slots.
   auto held = cache.Run(SomeTokens(8 * kBlock, 2), {.publish = false});
   EXPECT_GE(Must(cache.cache->tenant_stats(a)).bytes_used, floor);
   held.reset();
@@ -199,7 +199,7 @@ TEST(Resize, MemoryOfTheTailGoesBackToTheSystem) {
   constexpr uint64_t kBlockBytes = 28 * 2 * 8 * 128 * kBlock * 2;
   TestCache cache(40, qwen3);
   const auto tokens = SomeTokens(32 * kBlock, 1);
-  // What operations take on the heap while they are under way, the heap keeps.
+  // The heap keeps memory that operations took while they were under way.
   cache.Run(SomeTokens(32 * kBlock, 2)).reset();
   cache.cache->Evict(32);
   cache.cache->Trim();
@@ -214,8 +214,8 @@ TEST(Resize, MemoryOfTheTailGoesBackToTheSystem) {
   EXPECT_EQ(cache.Resident(tokens), 8u * kBlock);
 }
 
-// Whoever leases a block while the others move takes it where it stays; what is pinned meanwhile
-// moves with its pin.
+// A lookup that leases a block while others move holds it where it is; a block that is pinned
+// meanwhile moves with its pin.
 TEST(Resize, LookupsGoOnWhileBlocksMove) {
   constexpr uint64_t kPrompts = 8;
   constexpr uint64_t kBlocks = 50;  // of each
@@ -234,11 +234,11 @@ TEST(Resize, LookupsGoOnWhileBlocksMove) {
     Must(cache.cache->Resize(cache.BytesFor(kHalf)));
     done = true;
   });
-  // A plan of the tail before the end is drawn would be in the way.
+  // A plan on the tail before the new end is set would make the shrink fail.
   while (cache.cache->stats().sealed.slots_max != kHalf) std::this_thread::yield();
   std::vector<Plan> plans;
   for (uint64_t i = 0; i < kPrompts || !done; ++i) {
-    const auto& prompt = prompts[(kPrompts - 1 - i % kPrompts)];  // the last are moved last
+    const auto& prompt = prompts[(kPrompts - 1 - i % kPrompts)];  // the last prompts are moved last
     EXPECT_EQ(Must(cache.cache->Pin({.identity = &cache.identity, .tokens = prompt}, 0)), kBlocks);
     plans.push_back(cache.Acquire(prompts[i % kPrompts]));
   }
@@ -268,7 +268,7 @@ TEST(Resize, PinnedBlocksMoveAndStayPinned) {
   EXPECT_EQ(cache.slots_used(), 0u);
 }
 
-// Stale owners of slots that are gone must not be zeroed: there is no memory.
+// Erased writers of slots that are gone must not be zeroed: these have no memory.
 TEST(Resize, ErasesAfterwardsWhatIsThere) {
   ResizeCache cache(8);
   const auto tokens = cache.FillTail(3 * kBlock + 1);

@@ -15,7 +15,7 @@
 namespace quire::cache {
 namespace {
 
-// Nobody but the index, and perhaps a pin, has it, so nobody has a pointer to it.
+// Only the index, and perhaps a pin, holds it, so no caller has a pointer to it.
 bool CanMove(const State& state, SlotId slot) {
   const BlockId block = state.directory.InSlot(slot);
   if (block.is_none()) return false;
@@ -24,7 +24,7 @@ bool CanMove(const State& state, SlotId slot) {
   return state.slots.references(slot) == (pinned ? 2U : 1U);
 }
 
-// That it can go down to now.
+// The least budget that is possible now.
 uint64_t LeastBytes(const State& state, std::span<const SlotId> held) {
   const uint64_t used_bytes = state.accounts.charges().ledger().used_bytes();
   const uint64_t evictable_bytes = state.accounts.EvictableFor(TenantId::None());
@@ -57,7 +57,7 @@ void SetCapacity(State& state, const Capacity& to) {
   state.empty_max = state.classes.EmptyMax(to);
 }
 
-// The slots of a block beyond the end, and others below it to copy them to.
+// Takes slots below the end for those of a block beyond it.
 bool BeginMove(State& state, BlockId block) {
   if (!state.directory.contains(block)) return false;
   const PerClass<SlotId> slots = state.directory.at(block).slots;
@@ -73,8 +73,8 @@ bool BeginMove(State& state, BlockId block) {
   return true;
 }
 
-// What nobody holds now, and what is still there, lies in the copies from now on. Its id, checksum,
-// account, pins and place in the order of eviction stay as they are.
+// Moves the block to the copies of those slots that have no lease now and are still present. Its
+// id, checksum, account, pins and place in the order of eviction stay as they are.
 void EndMove(State& state, BlockId block) {
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
     const SlotId from = state.reading.slots[0][c];
@@ -112,7 +112,7 @@ Result<void> Resizing::Resize(uint64_t hot_bytes) {
 }
 
 Result<void> Resizing::GrowTo(const Capacity& to) {
-  // What an earlier shrink had to leave where it was comes first.
+  // Blocks that an earlier shrink could not move come first.
   if (!MoveTail()) {
     return Fail(ErrorCode::kBusy,
                 fmt::format("resize: to {} bytes: blocks that were looked up during the last "
@@ -130,12 +130,12 @@ Result<void> Resizing::GrowTo(const Capacity& to) {
 uint64_t Resizing::Trim() {
   {
     MutexLock one_at_a_time(mutex_);
-    MoveTail();  // what a shrink had to leave where it was
+    MoveTail();  // blocks that a shrink could not move
   }
   return cache_.slots().Trim();
 }
 
-// Held, and beyond the end.
+// Held slots beyond the end.
 std::vector<SlotId> Resizing::InTheWay(const Capacity& to) {
   const std::vector<SlotId> used =
       cache_.With([&](State& state) { return state.slots.UsedBeyond(to); });
@@ -152,8 +152,8 @@ std::vector<SlotId> Resizing::InTheWay(const Capacity& to) {
   return held;
 }
 
-// Who takes something beyond the end after the look at it is treated like one who looks it up after
-// the shrink: it stays where it is until nobody holds it.
+// A caller that takes a slot beyond the end after this check is treated like one that looks it up
+// after the shrink: the slot stays until it is released.
 Result<void> Resizing::ShrinkTo(const Capacity& to) {
   const std::vector<SlotId> held = InTheWay(to);
   while (true) {
@@ -163,8 +163,8 @@ Result<void> Resizing::ShrinkTo(const Capacity& to) {
       least_bytes = LeastBytes(state, held);
       if (!held.empty() || least_bytes > to.ledger_bytes) return true;
       if (!EvictDownTo(state, to.ledger_bytes, cache_.classes().EmptyMax(to))) return false;
-      // As many slots below the end are free now as are in use beyond it, and stay so: the ledger
-      // allows no more.
+      // As many slots below the end are free now as are in use beyond it, and the ledger keeps it
+      // so.
       SetCapacity(state, to);
       return true;
     });
@@ -178,8 +178,8 @@ Result<void> Resizing::ShrinkTo(const Capacity& to) {
   return {};
 }
 
-// Blocks beyond the end move below it, one after the other. What somebody looks up meanwhile stays
-// where it is; then the memory is given back later. True: nothing is left there.
+// Moves blocks from beyond the end below it, one after the other. A block that is leased meanwhile
+// stays; then the memory is given back later. True: nothing is left there.
 bool Resizing::MoveTail() {
   const std::vector<BlockId> moving = cache_.With([](State& state) {
     std::vector<BlockId> blocks;
@@ -204,14 +204,14 @@ bool Resizing::MoveTail() {
     for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
       if (!to[c].is_none()) cache_.slots().Copy(from[c], to[c]);
     }
-    // Whoever finds the block there may read it at once; what a device did not copy stays.
+    // A lookup may read the block there at once; a block that a device did not copy stays.
     const bool copied = cache_.slots().ops().Synchronize().has_value();
     AtSyncPoint("resize: a block was copied");
     const auto in_vain = cache_.With([&](State& state) {
       if (copied) EndMove(state, block);
       return state.reading.to;
     });
-    // Somebody holds the block where it was. Its tenant may have been erased: no copy stays.
+    // The block was leased at its old place. Its tenant may have been erased: no copy stays.
     for (const SlotId slot : in_vain) {
       if (!slot.is_none()) cache_.slots().Zero(slot);
     }
@@ -227,7 +227,7 @@ bool Resizing::MoveTail() {
   return is_empty;
 }
 
-// Whoever took or let go of something since the look is named, or not, as it is now.
+// Names the holders as they are now: some may have taken or released slots since the check.
 std::unexpected<Error> Resizing::Busy(const Capacity& to, std::span<const SlotId> held,
                                       uint64_t least_bytes) const {
   constexpr size_t kNamesMax = 8;

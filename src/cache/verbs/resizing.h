@@ -1,5 +1,5 @@
-// The budget and the arena, up and down while sequences live: everything is checked before anything
-// is changed, and after that nothing can fail but for what others take meanwhile.
+// Budget and arena grow and shrink while sequences live: everything is checked before anything is
+// changed, and after that only slots that callers take meanwhile can delay it.
 #ifndef QUIRE_CACHE_VERBS_RESIZING_H_
 #define QUIRE_CACHE_VERBS_RESIZING_H_
 

@@ -11,7 +11,7 @@
 namespace quire::cache {
 namespace {
 
-// Slots that were just taken are charged and belong to the place's tenant.
+// Charges slots that were just taken to the location's tenant, which is their writer.
 void Claim(State& state, const PublishLocation& location,
            const PerClass<std::vector<SlotId>>& slots, std::vector<SlotId>& to_zero) {
   int64_t count = 0;
@@ -130,7 +130,7 @@ uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uin
   const uint64_t tokens = path.size() * state.classes.block_tokens();
   uint64_t bytes = 0;
   for (uint64_t i = begin; i < end; ++i) {
-    if (!state.directory.contains(path[i])) continue;  // it went meanwhile
+    if (!state.directory.contains(path[i])) continue;  // it left meanwhile
     const BlockRecord& record = state.directory.at(path[i]);
     const bool is_leased = state.directory.leases().of(path[i]) > 0;
     for (uint32_t c = 0; c < state.classes.count(); ++c) {

@@ -12,8 +12,8 @@
 namespace quire::cache {
 
 /// Takes slots for which there is room, as many as the lists are long, and metadata bytes: all, or
-/// nothing where others have taken some of a shared budget. Slots with another's bytes are to be
-/// zeroed before they are handed out.
+/// nothing where others have taken some of a shared budget. Slots with bytes of another tenant must
+/// be zeroed before they are handed out.
 /// Errors: kNoSpace without a message. std::bad_alloc: nothing changes
 Result<void> TakeSlots(State& state, const PublishLocation& location, uint64_t metadata_bytes,
                        PerClass<std::vector<SlotId>>& slots, std::vector<SlotId>& to_zero);
@@ -23,14 +23,16 @@ Result<void> TakeRun(State& state, const PublishLocation& location, std::span<co
                      uint64_t count, PerClass<std::vector<SlotId>>& added,
                      std::vector<SlotId>& to_zero);
 
-/// A request was refused; an error without a message is the budget's.
+/// Counts a refused request; an error without a message is the budget's.
 void CountRefusal(State& state, const PublishLocation& location, const PerClass<uint64_t>& counts,
                   Error& error);
 
-/// A sequence of `tokens` tokens alone in the cache, and alone in its tenant's quota.
+/// Whether a sequence of `tokens` tokens fits when it is alone in the cache and in its tenant's
+/// quota.
 Result<void> CheckCanFit(State& state, const PublishLocation& location, uint64_t tokens,
                          uint64_t blocks, uint64_t bytes);
-/// What leases on blocks [begin, end) of a path will take from what its account could evict.
+/// Bytes that leases on blocks [begin, end) of a path will take from the evictable bytes of its
+/// account.
 uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uint64_t begin,
                           uint64_t end);
 /// How full it is, for messages.

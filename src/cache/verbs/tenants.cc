@@ -77,7 +77,7 @@ Result<TenantStats> Tenants::stats(TenantId id) const {
     TenantStats stats = state.accounts.stats(id);
     stats.published_blocks = state.directory.block_count(id);
     is_account = state.accounts.tenants().account_of(id) == id;
-    if (!is_account) return stats;  // of a domain: that one has it all
+    if (!is_account) return stats;  // a member's statistics are those of its domain
     const TenantOptions& options = state.accounts.tenants().options(id);
     stats.store_quota_bytes = options.store_quota_bytes;
     stats.store_floor_bytes = options.store_floor_bytes;
@@ -93,8 +93,8 @@ Result<TenantStats> Tenants::stats(TenantId id) const {
   return known;
 }
 
-// The default tenant's keys are those of the identity; any other's are a hash of that and who it
-// is, so that no name in an identity can lead to another tenant's blocks.
+// The default tenant's keys are those of the identity; any other's are a hash of that and the
+// tenant's name and epoch, so that no name in an identity can lead to another tenant's blocks.
 Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& request,
                                std::string_view what) {
   QUIRE_TRY(CheckRequest(cache.options(), request, what));
@@ -103,7 +103,7 @@ Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& r
   PublishLocation location{.root_key = RootKey(identity, options.geometry, options.profile),
                            .domain = std::make_shared<const Domain>(identity.domain),
                            .tenant = request.tenant};
-  // Who pays, and whether its keys are other ones than the identity's.
+  // The account that pays, and whether its keys differ from the identity's.
   std::string name;
   uint64_t epoch = 0;
   bool is_domain = false;
@@ -126,8 +126,8 @@ Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& r
   QUIRE_TRY(std::move(known));
   if (cache.transfers() != nullptr) {
     location.below_epoch = cache.transfers()->EpochOf(tier::PublisherOf(name));
-    // What a tenant erased through another cache, or in another life of the store, stays erased;
-    // its domain's keys have no epoch.
+    // Blocks that a tenant erased through another cache, or before the store was reopened, stay
+    // erased; its domain's keys have no epoch.
     if (!is_domain) epoch = location.below_epoch;
   }
   if (name.empty() && epoch == 0) return location;
@@ -141,8 +141,8 @@ Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& r
   return location;
 }
 
-// From the first hold on nothing of it is handed out any more: lookups compare epochs. What follows
-// takes its blocks out, piece by piece.
+// From the first hold on none of its blocks is handed out: lookups compare epochs. The rest of this
+// removes its blocks, piece by piece.
 Result<EraseReport> Tenants::Erase(TenantId id) {
   EraseReport report;
   auto begun = cache_.With([&](State& state) -> Result<void> {
@@ -154,11 +154,12 @@ Result<EraseReport> Tenants::Erase(TenantId id) {
     }
     state.accounts.Erase(id);
     state.accounts.ghosts(id).Clear();
-    report.slots_zeroed = state.accounts.charges().stale_slots(id);  // less what is left at the end
+    report.slots_zeroed = state.accounts.charges().stale_slots(id);  // less those that are left at
+                                                                     // the end
     return {};
   });
   QUIRE_TRY(std::move(begun));
-  // From here on nothing of it is found or written; below it goes for good.
+  // From here on none of its blocks is found or written; the store erases its records.
   Result<void> erased_below;
   if (cache_.transfers() != nullptr) {
     if (!Planted(Canary::kEraseAbove)) {
@@ -176,9 +177,9 @@ Result<EraseReport> Tenants::Erase(TenantId id) {
   return report;
 }
 
-// A record says whose account it belongs to, not who of a domain wrote it: when one of them is
-// erased, what was loaded counts as written by that one. So does what another one wrote into a
-// block that goes, which has the same bytes. Returns how many slots that are.
+// A record names its account, not the member of the domain that wrote it: when a member is erased,
+// loaded blocks count as written by that member. So do the slots that another member wrote into an
+// erased block, which have the same bytes. Returns the number of such slots.
 uint64_t Tenants::Disown(TenantId erased) {
   uint64_t slots = 0;
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
@@ -211,8 +212,8 @@ uint64_t Tenants::Disown(TenantId erased) {
   return slots;
 }
 
-// Of a domain everything below went, whoever wrote it. What is left of it in memory is its other
-// members', and is written when it is used again.
+// In the store all records of the domain went, whichever member wrote them. Blocks of other members
+// that are left in memory are written again when they are used again.
 void Tenants::WriteAgain(TenantId erased) {
   const uint64_t epoch = cache_.transfers()->EpochOf(PublisherOf(cache_, erased));
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
@@ -235,7 +236,7 @@ void Tenants::WriteAgain(TenantId erased) {
   });
 }
 
-// Takes what was erased out of use, and with it what continues it. Returns how many blocks.
+// Takes erased blocks out of use, with their descendants. Returns how many blocks.
 uint64_t Tenants::MarkErased() {
   uint64_t marked = 0;
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
@@ -266,12 +267,12 @@ Result<void> Tenants::Remove(TenantId id) {
     const TenantOptions& options = state.accounts.tenants().options(id);
     return std::pair(options.name, options.shared);
   });
-  // A domain without members has nothing that was not erased with them.
+  // A domain without members has no blocks: they were erased with the members.
   if (!is_domain) {
     if (auto erased = Erase(id); !erased) return std::unexpected(std::move(erased).error());
   }
   auto removed = cache_.With([&](State& state) -> Result<void> {
-    QUIRE_TRY(check(state));  // somebody may have been quicker
+    QUIRE_TRY(check(state));  // another call may have removed it first
     QUIRE_TRY(state.accounts.Remove(id));
     QUIRE_CHECK(state.directory.block_count(id) == 0);
     return {};
@@ -281,8 +282,8 @@ Result<void> Tenants::Remove(TenantId id) {
   return removed;
 }
 
-// Slots that were given back with their bytes in them, and not handed out since. Of a domain those
-// of all members: what one of them loaded may have been written by the one that is erased.
+// Zeroes slots that were freed with their bytes and not handed out since. For a domain those of all
+// members: a slot that one of them loaded may have bytes of the erased member.
 uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
   constexpr uint32_t kSlotsPerHold = 64;
   uint64_t zeroed = 0;
@@ -304,9 +305,10 @@ uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
     });
     if (!more) return zeroed;
     AtSyncPoint("erase: before free slots are zeroed");
-    // Who takes one meanwhile zeroes it, and is its writer from then on.
+    // A call that takes such a slot meanwhile zeroes it, and is its writer from then on.
     std::erase_if(stale, [&](SlotId slot) { return !cache_.slots().ZeroIfFree(slot); });
-    static_cast<void>(cache_.slots().ops().Synchronize());  // what failed nobody reads any more
+    static_cast<void>(cache_.slots().ops().Synchronize());  // no operation reads bytes of a device
+                                                            // that failed
     AtSyncPoint("erase: free slots were zeroed");
     cache_.With([&](State& state) {
       for (const SlotId slot : stale) {

@@ -1,4 +1,4 @@
-// Tenants and domains: their names, whose keys a block has, and erasing them.
+// Tenants and domains: their names, their keys, and erasing them.
 #ifndef QUIRE_CACHE_VERBS_TENANTS_H_
 #define QUIRE_CACHE_VERBS_TENANTS_H_
 
@@ -11,9 +11,10 @@
 
 namespace quire::cache {
 
-/// Who a tenant is to the store: the account that pays for it.
+/// The name under which the store knows a tenant: the account that pays for it.
 tier::PublisherId PublisherOf(const LockedState& cache, TenantId tenant);
-/// Checks a request, and says where what it asks for is published. `what` asks, for messages.
+/// Checks a request, and returns the location where its blocks are published. `what` names the call
+/// in messages.
 /// Errors: kInvalidArgument; kNotFound there is no such tenant
 Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& request,
                                std::string_view what);

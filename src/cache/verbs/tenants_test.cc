@@ -1,4 +1,4 @@
-// Tenants: nothing is shared without both sides' word, quotas and floors hold, erased is erased.
+// Tenants: nothing is shared unless both agree, quotas and floors hold, and erased bytes are gone.
 // SPEC O4.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -220,20 +220,20 @@ TEST(Tenants, LimitsMayChangeWhileSequencesLive) {
     return world.cache->SetLimits(tenant, world.QuotaFor(quota_slots),
                                   floor_slots * world.charge_bytes);
   };
-  // Down: the oldest of what nobody holds goes, what is held stays.
+  // Lower quota: the oldest unleased blocks go, leased ones stay.
   ASSERT_TRUE(set(a, 10, 2).has_value());
   EXPECT_LE(world.SlotsOf(a), 10);
   EXPECT_EQ(world.Stats(a).quota_bytes, world.QuotaFor(10));
   EXPECT_EQ(world.Stats(a).floor_bytes, 2 * world.charge_bytes);
   EXPECT_LT(world.Resident(a, cached), 8 * kBlock);
   EXPECT_EQ(world.TryOpen(a, SomeTokens(12 * kBlock, 3)).error().code, ErrorCode::kTooLarge);
-  // Not below what is held.
+  // Not below the held bytes.
   const auto refused = set(a, 4, 0);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kBusy);
   EXPECT_THAT(refused.error().message, HasSubstr("\"a\""));
   EXPECT_EQ(world.Stats(a).quota_bytes, world.QuotaFor(10));
-  // Up, and without one.
+  // Higher quota, and none.
   ASSERT_TRUE(set(a, 0, 30).has_value());
   EXPECT_TRUE(world.TryOpen(a, SomeTokens(12 * kBlock, 3)).has_value());
   EXPECT_EQ(set(b, 0, 20).error().code, ErrorCode::kNoSpace);
@@ -258,7 +258,7 @@ TEST(Tenants, OthersNeverEvictOneBelowItsFloor) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
   EXPECT_EQ(world.SlotsOf(a), 3u);
-  // Its own needs may.
+  // Its own requests may.
   big.reset();
   world.cache->Evict(100);
   world.Run(a, kept).reset();
@@ -278,7 +278,7 @@ TEST(Tenants, ADomainHasAQuotaOfItsOwn) {
   EXPECT_EQ(world.SlotsOf(team), 3u) << "old blocks of the domain made room";
   EXPECT_EQ(world.SlotsOf(b), 1u);
   EXPECT_EQ(world.Resident(a, second), 3u * kBlock);
-  // What does not fit stays private.
+  // Blocks that do not fit stay private.
   const auto third = SomeTokens(2 * kBlock + 1, 3);
   const auto private_one = world.Run(a, third);
   EXPECT_EQ(world.SlotsOf(team), 3u);
@@ -286,7 +286,7 @@ TEST(Tenants, ADomainHasAQuotaOfItsOwn) {
   EXPECT_EQ(world.Resident(b, third), 0u);
 }
 
-// The stress test found it: the second of two that hold one private slot took another hold of it.
+// Found by the stress test: the second of two holders of one private slot took another reference.
 TEST(Tenants, AForkMayPublishWhatBothHold) {
   TenantsWorld world(20);
   const TenantId team = world.AddDomain("team", 2);
@@ -344,7 +344,7 @@ TEST(Tenants, WhatIsHeldIsZeroedAsItsLastHolderEnds) {
   auto view = std::make_unique<BlockListView>(Must(sequence->View(0, StreamRole::kKey)));
   EXPECT_EQ(Must(world.cache->Erase(a)).slots_pending, 3u);
   EXPECT_EQ(world.Resident(a, prompt), 0u) << "nothing old matches at once";
-  // The sequence goes on, and publishes nothing any more.
+  // The sequence continues, and publishes nothing any more.
   auto longer = Join(prompt, SomeTokens(2 * kBlock, 2));
   world.Plant(*sequence, std::span(longer).subspan(prompt.size()), kSecret);
   EXPECT_EQ(world.Resident(a, longer), 0u);
@@ -390,7 +390,7 @@ TEST(Tenants, ErasingOneTakesWhatOthersPutBehindItInTheirDomain) {
   EXPECT_EQ(world.cache->Erase(team).error().code, ErrorCode::kInvalidArgument);
 }
 
-// Its windows had passed them, so another one's slots were put into its blocks.
+// Its windows had passed them, so slots of another member were put into its blocks.
 TEST(Tenants, ABlockThatGoesLeavesNothingInSlotsOfAnotherMember) {
   Geometry geometry = SmallGeometry();
   geometry.groups[0].kind = LayerKind::kWindow;
@@ -433,7 +433,7 @@ TEST(Tenants, SlotsAreZeroedWhenTheyPassFromOneToAnother) {
   EXPECT_EQ(world.Planted(kSecret), 0u) << "before it writes a single row";
 }
 
-// Two worlds that differ only in what one tenant caches: the other can read no difference.
+// Two worlds that differ only in what one tenant caches: the other tenant sees no difference.
 TEST(Tenants, NothingOneReadsDependsOnWhatAnotherCached) {
   const auto what_a_reads = [](bool same_prompts) {
     TenantsWorld world(12);
@@ -444,7 +444,7 @@ TEST(Tenants, NothingOneReadsDependsOnWhatAnotherCached) {
     for (uint64_t step = 0; step < 60; ++step) {
       const uint64_t which = prng.NextBelow(4);
       const uint64_t tokens = 1 + prng.NextBelow(5 * kBlock);
-      // As long as those of a, in the same order: either the very same, or others.
+      // As long as the prompts of a, in the same order: either the same ones, or others.
       const auto of_a = SomeTokens(tokens, which);
       const auto of_b = SomeTokens(tokens, which + (same_prompts ? 0 : 100));
       if (prng.NextChance(2)) {
@@ -497,7 +497,7 @@ TEST(Tenants, TheAccountsAddUp) {
         const TenantStats stats = world.Stats(TenantId(id));
         sum += stats.bytes_used;
         ASSERT_LE(stats.bytes_used, stats.quota_bytes == 0 ? UINT64_MAX : stats.quota_bytes);
-        // Only its own acts, or an end of one of its sequences, bring it below its floor.
+        // Only its own calls, or an end of one of its sequences, bring it below its floor.
         if (what < 7 && TenantId(id) != acting) {
           ASSERT_GE(stats.bytes_used, std::min(before[id], stats.floor_bytes));
         }
@@ -515,8 +515,8 @@ TEST(Tenants, TheAccountsAddUp) {
   }
 }
 
-// What went before the erasure is remembered in the domain, for all its members.
-TEST(Tenants, AfterAnErasureNobodyInTheDomainHearsOfIt) {
+// Blocks that were evicted before the erasure are remembered in the domain, for all its members.
+TEST(Tenants, AfterAnErasureNoMemberOfTheDomainLearnsOfIt) {
   TenantsWorld world(40);
   world.AddDomain("team");
   const TenantId a = world.Add("a", 0, 0, "team");
@@ -535,14 +535,14 @@ TEST(Tenants, AfterAnErasureNobodyInTheDomainHearsOfIt) {
   for (const MissRun& run : gone.missing()) EXPECT_EQ(run.gone_us, 0u);
   EXPECT_EQ(world.Acquire(b, Join(shared, SomeTokens(5, 9))).reason(), MissReason::kEvicted)
       << "of its own it still hears";
-  // Published again, by another and gone again: that is another story, and b's own.
+  // Published again and evicted again by b: that is remembered as b's own block.
   world.Run(b, secret).reset();
   world.cache->Evict(100);
   EXPECT_EQ(world.Acquire(b, asked).reason(), MissReason::kEvicted);
 }
 
 // A block that failed a check before its publisher was erased is not called damaged afterwards, nor
-// is an erased one under another root said to be there.
+// is an erased block found under another root.
 TEST(Tenants, ErasedBlocksHaveNoReasonOfTheirOwn) {
   TenantsWorld world(40);
   world.AddDomain("team");
@@ -565,7 +565,7 @@ TEST(Tenants, ErasedBlocksHaveNoReasonOfTheirOwn) {
   EXPECT_EQ(reason_elsewhere(), MissReason::kNeverSeen);
 }
 
-// Block ids that descend along a path: once every block waited for a pass over all.
+// Block ids that descend along a path: each block once needed a pass over all blocks.
 TEST(Tenants, ErasingALongPathTakesWhatContinuesItAlong) {
   TenantsWorld world(3000);
   world.AddDomain("team");
@@ -594,7 +594,7 @@ TEST(Tenants, OneThatIsRemovedLeavesNothingButItsName) {
   EXPECT_EQ(world.cache->tenant_stats(a).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(world.cache->Erase(a).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(world.cache->RemoveTenant(a).error().code, ErrorCode::kNotFound);
-  // The floor is free again, and the name; its blocks are not the new one's.
+  // The floor is free again, and the name; a new tenant of that name does not find the old blocks.
   const TenantId again = Must(
       world.cache->AddTenant({.name = "a", .floor_bytes = world.cache->stats().hot_bytes_limit}));
   EXPECT_NE(again, a);
@@ -615,7 +615,7 @@ TEST(Tenants, OneThatHoldsSomethingIsNotRemoved) {
   EXPECT_EQ(Must(world.cache->FindTenant("a")), a);
   sequence.reset();
   Must(world.cache->RemoveTenant(a));
-  // A plan that holds nothing outlives its tenant; it leads nowhere.
+  // A plan that holds nothing outlives its tenant; it cannot be opened.
   EXPECT_FALSE(world.cache->Open(std::move(empty), {}).has_value());
   EXPECT_EQ(world.cache->stats().hot_bytes_used, 0u);
 }
@@ -630,7 +630,7 @@ TEST(Tenants, ADomainGoesAfterItsMembers) {
   EXPECT_EQ(world.cache->RemoveTenant(house).error().code, ErrorCode::kBusy);
   EXPECT_EQ(world.cache->RemoveTenant(kDefaultTenant).error().code, ErrorCode::kInvalidArgument);
   Must(world.cache->RemoveTenant(a));
-  // Nobody in the domain hears of what it had.
+  // No member of the domain learns what it had.
   EXPECT_EQ(world.Acquire(b, Join(prompt, SomeTokens(1, 2))).reason(), MissReason::kNeverSeen);
   Must(world.cache->RemoveTenant(b));
   Must(world.cache->RemoveTenant(house));

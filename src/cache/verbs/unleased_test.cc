@@ -1,4 +1,4 @@
-// Views that pin nothing: they give what they showed, or fail. SPEC M8.
+// Views that pin nothing: they show the same bytes as before, or fail. SPEC M8.
 #include <gtest/gtest.h>
 
 #include "cache/sequence/view_test_util.h"
@@ -57,10 +57,10 @@ TEST_F(Unleased, OfCachedBlocksLivesAsLongAsTheyAreCached) {
   ExpectGone(view);
 }
 
-// What was looked at in vain is as old as before, however many blocks it is.
+// Blocks that a failed view looked at do not become more recent, however many they are.
 TEST_F(Unleased, OfBlocksThatWentNothingBecomesYounger) {
   for (const uint64_t blocks : {20u, 2 * kBlocksPerHold + 5}) {
-    std::vector<uint64_t> left;  // of the second prompt: not looked at, looked at
+    std::vector<uint64_t> left;  // of the second prompt: without a failed view, with one
     for (const bool look : {false, true}) {
       TestCache large(blocks + 10);
       const auto first = SomeTokens(blocks * kBlock, 1);
@@ -99,7 +99,7 @@ TEST_F(Unleased, FailsWhenTheSequenceWroteOverIt) {
   auto sequence = cache.Run(tokens);
   const UnleasedView view = Take(*sequence);
   Must(cache.model.Feed(*sequence, Join(tokens, SomeTokens(3, 3))));
-  ExpectShows(view);  // what was written behind it changes nothing
+  ExpectShows(view);  // later writes behind it change nothing
   {
     const auto pinned = view.Pin();
     Must(sequence->Rollback(tokens.size()));

@@ -1,4 +1,4 @@
-// Damaged bytes are a miss with a reason: found by Verify, never served again, never passed on.
+// Damaged bytes are a miss with a reason: Verify finds them, and they are never served or copied.
 #include <gtest/gtest.h>
 
 #include "cache/test_util.h"
@@ -6,7 +6,7 @@
 namespace quire::cache {
 namespace {
 
-// Damages block `block` of a prompt that nobody holds.
+// Damages block `block` of a prompt without leases.
 void Damage(TestCache& cache, std::span<const TokenId> prompt, uint64_t block) {
   const auto sequence = cache.Open(prompt);
   ASSERT_GT(sequence->length(), block * kBlock);
@@ -36,7 +36,7 @@ TEST(Verify, EveryByteOfABlockCounts) {
   EXPECT_EQ(cache.slots_used(), 0u);
 }
 
-TEST(Verify, WhatNobodyHoldsGoesAtOnceWithAllThatContinuesIt) {
+TEST(Verify, AnUnleasedBlockGoesAtOnceWithItsDescendants) {
   TestCache cache(20);
   const auto trunk = SomeTokens(2 * kBlock, 1);
   const auto left = Join(trunk, SomeTokens(2 * kBlock + 1, 2));
@@ -79,7 +79,7 @@ TEST(Verify, WhatIsHeldIsNeverHandedOutAgain) {
 
   holder.reset();
   EXPECT_EQ(cache.slots_used(), 4u) << "the damaged block and what continued it are free";
-  // The next commit publishes what had to wait.
+  // The next commit publishes the blocks that had to wait.
   const auto longer = Join(prompt, SomeTokens(1, 2));
   Must(cache.model.Feed(*healthy, longer));
   const auto hit = cache.Open(longer);
@@ -106,7 +106,7 @@ TEST(Verify, ADamagedBlockUnderAHeldChildGoesWithItsLastHolder) {
   EXPECT_EQ(cache.Acquire(prompt).reason(), MissReason::kDamaged) << "that is remembered";
 }
 
-// What attends over damaged bytes is wrong itself.
+// Values computed from damaged bytes are wrong themselves.
 TEST(Verify, NothingIsPublishedAfterADamagedBlock) {
   TestCache cache(20);
   const auto prompt = SomeTokens(kBlock, 1);
@@ -140,7 +140,7 @@ TEST(Verify, ACutThroughADamagedBlockIsNotPublished) {
     Must(cache.model.Feed(*fork, other));
     EXPECT_EQ(cache.Resident(Join(prompt, prompt)), kBlock) << verified_before;
     EXPECT_EQ(cache.Resident(other), kBlock) << verified_before;
-    // Cut before the copy, it is clean again.
+    // After a cut before the copied block it is clean again.
     Must(sequence->Rollback(kBlock));
     Must(cache.model.Feed(*sequence, prompt));
     EXPECT_EQ(cache.Resident(Join(prompt, prompt)), 2u * kBlock);
@@ -152,7 +152,7 @@ TEST(Verify, ACutThroughADamagedBlockIsNotPublished) {
   }
 }
 
-TEST(Verify, QuarantinedBlocksStandInNobodysWay) {
+TEST(Verify, QuarantinedBlocksDoNotPreventOthers) {
   TestCache cache(4);
   const auto prompt = SomeTokens(2 * kBlock + 1, 1);
   cache.Run(prompt).reset();

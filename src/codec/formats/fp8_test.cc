@@ -14,7 +14,7 @@
 namespace quire::codec {
 namespace {
 
-// ml_dtypes is the judge: fp8_golden.py wrote what it says.
+// ml_dtypes is the judge: fp8_golden.py wrote its results.
 TEST(Fp8, IsThatOfMlDtypes) {
   std::ifstream file(QUIRE_SOURCE_DIR "/src/codec/formats/fp8_golden.txt");
   std::string line;

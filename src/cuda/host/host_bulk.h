@@ -1,6 +1,6 @@
 // Bulk copies and barriers (cuda/kernels/bulk.h) of one block of threads on the host, for tests.
 // Bytes land when a thread waits for their barrier, the last ones first; from the request until
-// then their place is 0xff. What a device would do in an unknown order stops the program.
+// then their place is 0xff. A use whose order a device would not fix stops the program.
 #ifndef QUIRE_CUDA_HOST_HOST_BULK_H_
 #define QUIRE_CUDA_HOST_HOST_BULK_H_
 
@@ -13,7 +13,7 @@
 
 namespace quire::cuda {
 
-/// What the host's emulation reads again.
+/// The map that the host's emulation reads.
 TensorMap MapOnHost(const BoxedArray& array);
 
 class HostBulk {
@@ -32,9 +32,9 @@ class HostBulk {
   void CopyBulk(void* to, const TensorMap& map, const BoxCorner& corner, uint64_t* barrier);
   void FenceBulk();
 
-  /// Whether the phase has ended; what is on its way to it lands.
+  /// Whether the phase has ended; its copies land.
   bool Poll(uint64_t* barrier, uint32_t parity);
-  /// Counts what other threads may have waited for.
+  /// Counts events that other threads may have waited for.
   uint64_t events() const { return events_; }
 
  private:

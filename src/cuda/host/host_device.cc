@@ -51,7 +51,7 @@ class HostDevice final : public Device {
   }
   void Free(void* memory) override {
     if (memory == nullptr) return;
-    // A device that failed frees all the same.
+    // A device that failed still frees.
     if (streams_ != nullptr) streams_->RunUpTo(streams_->Now(Number(Stream::kCompute)));
     MutexLock lock(mutex_);
     allocated_.erase(memory);
@@ -263,7 +263,8 @@ class EmulatedMemory final : public DeviceMemory {
   }
 
  private:
-  // What fails on the device is told to the call that waits for it; memory goes either way.
+  // A failure of the device is returned by the call that waits for it; the memory is released in
+  // any case.
   void AwaitDevice() {
     for (const Stream stream : kStreams) static_cast<void>(device_.Synchronize(stream));
   }

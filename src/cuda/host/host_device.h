@@ -9,14 +9,14 @@
 
 namespace quire::cuda {
 
-/// What it is asked is done before the call returns. With `streams` it is done when these say so:
-/// then its streams run apart, are late, and fail when they are told to.
+/// Without `streams` a call returns when its work is done. With `streams` these run the work:
+/// independently, late, and failing when a test says so.
 ///
 /// Lifetime: `streams` must outlive it
 std::unique_ptr<Device> MakeHostDevice(LateStreams* streams = nullptr);
 
-/// Arenas of such a device: host memory that says it is none, so that the cache moves its bytes as
-/// it moves a device's.
+/// Arenas of such a device: host memory that reports that it is not, so that the cache moves its
+/// bytes as it moves a device's.
 ///
 /// Lifetime: not longer than the device
 std::unique_ptr<DeviceMemory> MakeEmulatedMemory(Device& device);

@@ -23,7 +23,7 @@ struct HostGrid::Fibers {
   std::vector<ucontext_t> contexts{};
   std::vector<std::byte> stacks{};
   std::vector<bool> is_done{};
-  std::vector<bool> waits{};  // for its turn, or for bytes
+  std::vector<bool> waits{};  // for the other threads, or for bytes
   std::vector<Thread> threads{};
   std::vector<std::byte> shared{};
 };
@@ -71,7 +71,7 @@ void HostGrid::RunBlock() {
   }
 }
 
-/// Every thread goes on until it syncs or returns. How many have returned.
+/// Runs every thread until it syncs or returns. How many have returned.
 uint32_t HostGrid::RunToSync(bool descending) {
   Fibers& fibers = *fibers_;
   fibers.waits.assign(threads_, true);

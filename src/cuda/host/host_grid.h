@@ -1,4 +1,4 @@
-// Runs kernels on the host, for tests: the threads of a block take turns, each going on until it
+// Runs kernels on the host, for tests: the threads of a block run one at a time, each until it
 // syncs, in ascending order up to one barrier and in descending order up to the next. So a barrier
 // that is missing shows as a wrong result. Copies take place when they are waited for, so a wait
 // that is missing shows too.
@@ -69,7 +69,7 @@ class HostGrid {
 
   /// Calls kernel(thread) for every thread of every block. Before each block all of its shared
   /// memory is 0xff. Aborts when a thread returns while others wait for it, or when all wait for
-  /// bytes that are not asked for.
+  /// bytes that no copy brings.
   void Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
            const std::function<void(Thread&)>& kernel);
 

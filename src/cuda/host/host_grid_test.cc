@@ -1,4 +1,5 @@
-// Bulk copies of the host's grid: what lands where and when, and that misuse stops the program.
+// Bulk copies of the host's grid: which bytes land where and when, and that misuse stops the
+// program.
 #include "cuda/host/host_grid.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +106,7 @@ TEST_F(BulkCopies, SlotsBelowTheFirstAreZeros) {
   });
 }
 
-// Until somebody waits there is garbage, even where the bytes were before; also when those of
+// Until a thread waits there is garbage, even where the bytes were before; also when those of
 // another barrier have come.
 TEST_F(BulkCopies, LandWhenTheirBarrierIsWaitedFor) {
   const TensorMap map = Map(16, 16);
@@ -183,7 +184,7 @@ TEST_F(BulkCopies, MisuseStops) {
   stops("no barrier", [&](Thread& self) { self.WaitBytes(BarrierOf(self), 0); });
 }
 
-// What threads write comes before copies that are asked for after their fence.
+// Bytes that threads write come before copies that are requested after their fence.
 TEST_F(BulkCopies, FollowWhatWasFenced) {
   const TensorMap map = Map(16, 16);
   Run(2, [&](Thread& self) {

@@ -1,4 +1,4 @@
-// What the attention kernels are given: plain structs for the host's compiler and a device's.
+// The arguments of the attention kernels: plain structs for the host's compiler and a device's.
 //
 // Attention takes two launches. Splits: blocks of threads each compute some splits of a *tile* of
 // query vectors and leave a softmax state for each. Fold: a block for every query vector folds its
@@ -75,7 +75,7 @@ struct Segment {
   uint64_t stride = 0;        // from one split to the next
 };
 
-/// One query vector: what a cascade shares, then its own splits.
+/// One query vector: the splits of its cascade, then its own.
 struct FoldVector {
   Segment segments[2] = {};
   uint64_t from_row = 0;  // index of its states in `from` and `to`: row * query_heads + head

@@ -1,5 +1,5 @@
-// What the kernels of block operations (quire/block_ops.h) are given: plain structs for the host's
-// compiler and a device's.
+// The arguments of the kernels of block operations (quire/block_ops.h): plain structs for the
+// host's compiler and a device's.
 #ifndef QUIRE_CUDA_KERNELS_BLOCKS_H_
 #define QUIRE_CUDA_KERNELS_BLOCKS_H_
 
@@ -47,8 +47,8 @@ struct EncodeArgs {
 inline constexpr uint32_t kChecksumSections = 64;
 
 /// CRC32C of consecutive sections of `count` pieces, one after the other: every block of threads
-/// adds (exclusive or) what its bytes count for to the sum of their section. ChecksumOf says what a
-/// sum that began as zero stands for.
+/// adds (exclusive or) the share of its bytes to the sum of their section. ChecksumOf gives the
+/// checksum for a sum that began as zero.
 struct ChecksumArgs {
   const std::byte* slot = nullptr;
   uint32_t count = 0;

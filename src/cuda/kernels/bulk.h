@@ -26,13 +26,13 @@ struct BoxedArray {
   uint32_t box[2] = {};
 };
 
-/// How a device reads a BoxedArray: what Device::MakeMap has made of it.
+/// The device's form of a BoxedArray, made by Device::MakeMap.
 struct alignas(128) TensorMap {
   std::byte bytes[128];
 };
 
-/// The first number of a box. What of the box lies outside the array, below it or behind it, is
-/// zeros.
+/// The first number of a box. Numbers of the box outside the array, below it or behind it, are
+/// zeros. zeros.
 struct BoxCorner {
   int32_t at[kBoxAxes];
 };

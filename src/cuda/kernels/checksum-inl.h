@@ -31,7 +31,7 @@ constexpr uint32_t MultiplyPolynomials(uint32_t a, uint32_t b) {
   return product;
 }
 
-/// What `bytes` bytes that follow do to a checksum: it is multiplied with x^(8 * bytes).
+/// The effect of `bytes` following bytes on a checksum: a factor of x^(8 * bytes).
 constexpr uint32_t PolynomialAfter(uint64_t bytes) {
   uint32_t result = 0x80000000u;  // 1
   uint32_t power = 0x00800000u;   // x^8
@@ -97,7 +97,7 @@ class ChecksumKernel {
     uint32_t word[4];
   };
 
-  /// Table k: what a byte counts for that k more follow.
+  /// Table k: the share of a byte that k more follow.
   QUIRE_KERNEL void MakeTables() {
     for (uint32_t i = self_.id(); i < 256; i += self_.count()) {
       uint32_t value = i;

@@ -1,5 +1,5 @@
-// What the benches measure kernels of devices against: reading bytes, multiply-adds and matrix
-// instructions, nothing else.
+// The floors that the benches measure kernels of devices against: reading bytes, multiply-adds and
+// matrix instructions, nothing else.
 #ifndef QUIRE_CUDA_KERNELS_FLOORS_H_
 #define QUIRE_CUDA_KERNELS_FLOORS_H_
 

@@ -1,5 +1,5 @@
-// What the attention kernels of the class mma16 are given (docs/numerics.md section 5), and how
-// they use shared memory: plain structs for the host's compiler and a device's.
+// The arguments of the attention kernels of the class mma16 (docs/numerics.md section 5), and their
+// use of shared memory: plain structs for the host's compiler and a device's.
 //
 // A warp has sixteen query vectors. Blocks of one warp compute some splits of a tile and leave a
 // softmax state for each, as those of fma32 do (cuda/kernels/attend.h). Blocks of four warps

@@ -1,6 +1,6 @@
 // The buffers of shared memory that stages of K and V come into, in turn: while one is multiplied,
-// the next ones are on their way. How they come is the staging's affair
-// (cuda/kernels/mma_attend.h); the products ask here where a number lies.
+// the next ones are on their way. The staging (cuda/kernels/mma_attend.h) decides how they come;
+// the products look up here where a number lies.
 #ifndef QUIRE_CUDA_KERNELS_MMA_BUFFERS_INL_H_
 #define QUIRE_CUDA_KERNELS_MMA_BUFFERS_INL_H_
 
@@ -33,8 +33,8 @@ class StageBuffers {
     }
   }
 
-  /// Asks for a stage into the buffer `ahead` of the next one that is entered; all threads are done
-  /// with what was there. `type` is that of its numbers.
+  /// Requests a stage into the buffer `ahead` of the next one that is entered; all threads are done
+  /// with its old contents. `type` is that of its numbers.
   template <bool kKeys>
   QUIRE_KERNEL void Start(StageArgs stage, uint32_t ahead, Codec type) {
     stage.to = Buffer(ahead);
@@ -47,7 +47,7 @@ class StageBuffers {
     }
   }
 
-  /// Returns when the next stage is there, as far as this thread has to see to it: then all sync.
+  /// Returns when this thread's share of the next stage is there: then all sync.
   template <bool kKeys>
   QUIRE_KERNEL void Wait(const StageArgs& stage) {
     if constexpr (kBulk) {

@@ -109,7 +109,7 @@ class MmaFold {
   static constexpr uint32_t kMax = kMmaChannels / 2;
   static constexpr uint32_t kSum = kMax + 2;
 
-  /// What two states are multiplied with when they become one.
+  /// The factors of two states that become one.
   struct Factors {
     float first = 0.0f;
     float second = 0.0f;

@@ -211,7 +211,7 @@ class MmaSplits {
     });
   }
 
-  // What of a split is read.
+  // The parts of a split that are read.
 
   /// Bits of `needed_`: stages of K sealed, K open, then for every group of channels V sealed, V
   /// open.

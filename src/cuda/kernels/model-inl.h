@@ -130,7 +130,7 @@ QUIRE_KERNEL void EmbedRow(Thread& self, const EmbedArgs& args) {
 
 inline constexpr uint32_t kNormSharedBytes = kPartials * 4;
 
-/// What a row is multiplied with. Ends so that `partials` may be written after the next Sync.
+/// The factor of a row. Ends so that `partials` may be written after the next Sync.
 template <class Thread>
 QUIRE_KERNEL float InverseNorm(Thread& self, const float* x, uint32_t n, float eps,
                                float (&partials)[kPartials]) {
@@ -187,7 +187,7 @@ QUIRE_KERNEL void RotateHead(Thread& self, const HeadsArgs& args) {
   }
 }
 
-/// Blocks of threads of what is done value by value.
+/// Blocks of threads of operations on single values.
 constexpr uint32_t ValueBlocks(uint64_t count) {
   return static_cast<uint32_t>(DivUp(count, uint64_t{kModelThreads}));
 }

@@ -1,5 +1,5 @@
-// What the kernels of a model's pass are given (docs/numerics.md section 3): plain structs for the
-// host's compiler and a device's. Rows are f32 values one after the other.
+// The arguments of the kernels of a model's pass (docs/numerics.md section 3): plain structs for
+// the host's compiler and a device's. Rows are f32 values one after the other.
 #ifndef QUIRE_CUDA_KERNELS_MODEL_H_
 #define QUIRE_CUDA_KERNELS_MODEL_H_
 

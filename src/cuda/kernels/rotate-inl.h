@@ -19,7 +19,7 @@ QUIRE_KERNEL void RotatePair(float* row, uint32_t pair, uint32_t h) {
   row[d + h] = a - b;
 }
 
-/// What each channel is multiplied with after the last of them.
+/// The factor of each channel after the last butterfly.
 QUIRE_KERNEL float RotationFactor(uint32_t n) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
 }

@@ -24,7 +24,7 @@
 //   FenceBulk()                      what this thread has written comes before bulk copies that
 //                                    are asked for after the next Sync
 //
-// Threads of a block see what others have written before the last Sync, and no more; of copies,
+// Threads of a block see writes of others from before the last Sync, and no later ones; of copies,
 // those that they have waited for. Kernels of whole warps: cuda/kernels/warp-inl.h.
 #ifndef QUIRE_CUDA_KERNELS_SIMT_H_
 #define QUIRE_CUDA_KERNELS_SIMT_H_

@@ -359,7 +359,7 @@ class SplitsKernel {
     }
   }
 
-  /// Scales and mids of V, of tokens that somebody reads sealed.
+  /// Scales and mids of V, of tokens that some query vector reads sealed.
   template <class Format>
   QUIRE_KERNEL void ValueScales() {
     if constexpr (kEncodes<Format>) {
@@ -424,7 +424,7 @@ class SplitsKernel {
           if (some_sealed) Mark(g, q);
         }
       }
-      // `partial` still has what others compare.
+      // other threads still read `partial`
       shared_.mid_partial[q][j] = mid_sum;
       sums_[q / QueriesAtOnce()] = sum;
       if (j == 0) shared_.max[q] = max;

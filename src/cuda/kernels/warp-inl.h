@@ -3,8 +3,9 @@
 //
 // On a device every thread has its lane of a warp. On the host a thread of HostGrid is a whole
 // warp, so a block has as many threads as warps: a fragment holds the values of all lanes, and a
-// loop over lanes is a loop. Such a loop must not read what another of its turns has written; the
-// host takes the turns in ascending and in descending order by turns, so that it shows.
+// loop over lanes is a loop. An iteration of such a loop must not read values that another one has
+// written; the host runs the iterations alternately in ascending and in descending order, so that
+// this is noticed.
 #ifndef QUIRE_CUDA_KERNELS_WARP_INL_H_
 #define QUIRE_CUDA_KERNELS_WARP_INL_H_
 
@@ -41,7 +42,7 @@ struct Fragment {
 #endif
 };
 
-/// What one thread knows of its warp.
+/// A thread's view of its warp.
 template <class Thread>
 class Warp {
  public:
@@ -67,7 +68,7 @@ class Warp {
     QUIRE_DEVICE_UNROLL_BY(1)  // beside what a warp has in registers there is no room
     for (uint32_t i = thread_; i < count; i += threads_) f(i);
   }
-  /// What lane ^ mask has.
+  /// The value of lane ^ mask.
   template <typename T, uint32_t kCount>
   QUIRE_KERNEL Fragment<T, kCount> Exchanged(const Fragment<T, kCount>& from, uint32_t mask) const {
     Fragment<T, kCount> to;
@@ -142,7 +143,7 @@ QUIRE_KERNEL uint32_t Pack16(float first, float second) {
 #endif
 }
 
-/// Two numbers as sums of two each of sixteen bits: rounded, and what that has left, rounded.
+/// A number as a sum of two of sixteen bits: rounded, and the rounded rest.
 struct HighLow {
   uint32_t high = 0;
   uint32_t low = 0;

@@ -37,7 +37,7 @@ std::unexpected<Error> IoError(const char* what, int error) {
                                           cudaGetErrorString(static_cast<cudaError_t>(error))));
 }
 
-/// What a device reported first: what follows it means nothing, and it stays.
+/// The first error of a device: later results mean nothing, and it stays.
 class FirstError {
  public:
   explicit FirstError(int number) : number_(number) {}
@@ -64,7 +64,7 @@ class EventFence final : public Fence {
   EventFence(const EventFence&) = delete;
   EventFence& operator=(const EventFence&) = delete;
 
-  // A device that has failed will not do what is left either.
+  // A device that has failed will not finish the rest either.
   bool IsDone() const override {
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaErrorNotReady) return false;
@@ -84,13 +84,13 @@ class PinnedAllocator final : public HostAllocator {
 
   std::string_view name() const override { return name_; }
   bool pinned() const override { return true; }
-  // Portable: other devices know it for what it is, too.
+  // Portable: other devices recognise it as pinned memory, too.
   Result<std::byte*> Allocate(uint64_t bytes) override {
     cudaSetDevice(number_);
     void* memory = nullptr;
     const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
     if (error == cudaSuccess) return static_cast<std::byte*>(memory);
-    static_cast<void>(cudaGetLastError());  // it is told here, and is nothing to later calls
+    static_cast<void>(cudaGetLastError());  // it is returned here, so later calls must not see it
     return Fail(ErrorCode::kNoSpace, fmt::format("{}: cannot pin {} bytes of host memory: {}",
                                                  name_, bytes, cudaGetErrorString(error)));
   }
@@ -128,7 +128,7 @@ class CudaDevice final : public Device {
     void* memory = nullptr;
     const cudaError_t error = cudaMallocAsync(&memory, bytes, stream_);
     if (error == cudaSuccess) return memory;
-    static_cast<void>(cudaGetLastError());  // it is told here, and is nothing to later calls
+    static_cast<void>(cudaGetLastError());  // it is returned here, so later calls must not see it
     return Fail(ErrorCode::kNoSpace, fmt::format("cuda:{}: cannot allocate {} bytes: {}", number_,
                                                  bytes, cudaGetErrorString(error)));
   }
@@ -280,7 +280,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // The device of a thread is its own affair.
+  // Other code of the thread may have chosen another device.
   void Enter() const { cudaSetDevice(number_); }
 
   void Note(int error) { error_.Note(error); }

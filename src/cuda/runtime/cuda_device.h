@@ -29,7 +29,7 @@ struct DeviceInfo {
 std::vector<DeviceInfo> ListDevices();
 
 /// Errors:  kUnsupported no such device, or none of an architecture that this build has code for;
-///          kIo what the driver says
+///          kIo with the driver's message
 Result<std::unique_ptr<Device>> OpenDevice(uint32_t number);
 
 /// Physical memory of a device behind reserved addresses.

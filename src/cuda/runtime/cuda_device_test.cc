@@ -1,4 +1,4 @@
-// The device itself, where there is one; elsewhere that its absence is told.
+// The device itself, where there is one; elsewhere the report of its absence.
 #include "cuda/runtime/cuda_device.h"
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ TEST(CudaDevices, OneThatIsNotThereIsToldByItsNumber) {
   EXPECT_NE(device.error().message.find("cuda:999"), std::string::npos) << device.error().message;
 }
 
-// A skip would pass for a success where somebody lent a device for these tests.
+// A skip would pass for a success where a device was provided for these tests.
 TEST(CudaDevices, OneThatIsAskedForAndNotThereFailsTheTest) {
   const char* const asked = AskedDevice();
   const std::string before = asked == nullptr ? "" : asked;
@@ -96,7 +96,7 @@ TEST_F(CudaDeviceTest, RefusesMoreThanItHas) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
   memory_->Release(base, bytes);
-  ExpectDone(device_->Synchronize());  // what was refused spoils nothing
+  ExpectDone(device_->Synchronize());  // a refused call leaves no error
 }
 
 // Both ways on their own streams, after what was written before them.
@@ -125,7 +125,7 @@ TEST_F(CudaDeviceTest, RefusesToPinMoreThanThereIs) {
   const auto refused = device_->host_allocator().Allocate(uint64_t{1} << 50);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
-  ExpectDone(device_->Synchronize());  // what was refused spoils nothing
+  ExpectDone(device_->Synchronize());  // a refused call leaves no error
 }
 
 TEST_F(CudaDeviceTest, FencesEnd) {

@@ -1,4 +1,4 @@
-// Starts kernels on a CUDA stream: the seam between .cu files and the rest.
+// Starts kernels on a CUDA stream: the interface between .cu files and the rest.
 #ifndef QUIRE_CUDA_RUNTIME_LAUNCH_H_
 #define QUIRE_CUDA_RUNTIME_LAUNCH_H_
 
@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace quire::cuda {
 
-// Each returns what Launched says (cuda/runtime/launched.h); 0: the launch is enqueued.
+// Each returns the result of Launched (cuda/runtime/launched.h); 0: the launch is enqueued.
 int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* stream);
 int LaunchMmaSplits(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream);
 int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream);

@@ -22,7 +22,7 @@ inline uint32_t AskedNumber() {
 
 inline Result<std::unique_ptr<Device>> OpenAskedDevice() { return OpenDevice(AskedNumber()); }
 
-/// Fails the test if a device is asked for, else skips it; with what CUDA says of its absence.
+/// Fails the test if a device was requested, else skips it; with CUDA's reason for its absence.
 inline void EndWithoutDevice() {
   const auto device = OpenAskedDevice();
   const std::string why = device ? "it is there at a second look" : device.error().message;

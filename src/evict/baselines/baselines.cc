@@ -62,14 +62,14 @@ void S3FifoPolicy::Forget(BlockId block) {
   Settle();
 }
 
-// Whose turn it is to lose a block.
+// The queue that loses a block next.
 S3FifoPolicy::Queue S3FifoPolicy::Turn() const {
   const bool small_is_full = blocks_[kSmall] * kSmallShare > order_.size();
   const Queue turn = small_is_full ? kSmall : kMain;
   return order_.FirstOf(turn) ? turn : turn == kSmall ? kMain : kSmall;
 }
 
-// Until what stands first may go. It ends: every round takes a use from a block.
+// Until the block that stands first may go. It ends: every round takes a use from a block.
 void S3FifoPolicy::Settle() {
   for (;;) {
     const auto first = order_.FirstOf(Turn());

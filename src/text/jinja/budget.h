@@ -1,4 +1,4 @@
-// What one rendering may cost.
+// The limits of one rendering.
 #ifndef QUIRE_TEXT_JINJA_BUDGET_H_
 #define QUIRE_TEXT_JINJA_BUDGET_H_
 
@@ -23,8 +23,9 @@ inline uint64_t SearchSteps(uint64_t members, std::string_view name) {
   return members * (1 + name.size() / kBytesAtOnce) / kMembersPerStep;
 }
 
-/// Everything is charged before it is done, at what it takes in the worst case: work in proportion
-/// to steps and bytes, so that no template runs long.
+/// Every operation is charged before it runs, at its cost in the worst case: work in proportion to
+/// steps and bytes, so that no template runs long. to steps and bytes, so that no template runs
+/// long.
 class Budget {
  public:
   explicit Budget(const Limits& limits) : limits_(limits), left_(limits) {}

@@ -15,7 +15,7 @@ using Kind = Statement::Kind;
 // Statements, expressions and macros inside one another.
 constexpr int kStackMax = 400;
 
-// Of one turn of a loop, for the members of its variable `loop`.
+// Steps of one iteration of a loop, for the members of its variable `loop`.
 constexpr uint64_t kLoopSteps = 10;
 
 // Gives the targets of a statement their values.

@@ -13,7 +13,7 @@
 
 namespace quire::model::jinja {
 
-/// What stands in the brackets of a call.
+/// The arguments in the brackets of a call.
 struct Arguments {
   Items values{};
   Members named{};
@@ -24,8 +24,8 @@ struct Arguments {
   Result<void> ExpectAtMost(size_t most) const;
 };
 
-// Errors of all: kInvalidArgument operands that do not go together, kUnsupported what Python could
-// do and this cannot, kNoSpace the budget.
+// Errors of all: kInvalidArgument operands of wrong types, kUnsupported an operation of Python that
+// is missing here, kNoSpace the budget.
 
 /// left + right and so on.
 Result<Value> Operate(std::string_view name, const Value& left, const Value& right, Budget& budget);
@@ -40,7 +40,7 @@ Result<Value> Slice(const Value& object, const Value& begin, const Value& end, c
 /// object.name(arguments), of a string or mapping.
 Result<Value> CallMethod(const Value& object, std::string_view name, const Arguments& arguments,
                          Budget& budget);
-/// What a loop goes through: items, keys or characters; nothing for undefined.
+/// The items that a loop visits: items, keys or characters; nothing for undefined.
 Result<Items> ItemsOf(const Value& value, Budget& budget);
 /// str(), charged.
 Result<std::string> TextOf(const Value& value, Budget& budget);

@@ -11,7 +11,7 @@
 
 namespace quire::model::jinja {
 
-// What takes longer than the length of the text, or takes memory, says so under Cost.
+// Functions that take longer than the length of the text, or take memory, have a line Cost.
 
 /// Characters to look for.
 ///

@@ -1,4 +1,4 @@
-// What Jinja expressions compute with. Values cannot change, except a namespace's members.
+// The values of Jinja expressions. Values cannot change, except a namespace's members.
 #ifndef QUIRE_TEXT_JINJA_VALUE_H_
 #define QUIRE_TEXT_JINJA_VALUE_H_
 
@@ -24,8 +24,8 @@ class Value;
 using Items = std::vector<Value>;
 using Members = std::vector<std::pair<std::string, Value>>;
 
-/// Containers inside one another, and what a value would take if nothing in it were shared; beyond
-/// is an error, so that walking through a value cannot take for ever.
+/// Limits on nested containers, and on the size of a value if nothing in it were shared; larger
+/// ones are errors, so that walking through a value ends soon.
 inline constexpr uint32_t kValueDepthMax = 300;
 inline constexpr uint64_t kValueBytesMax = 1 << 27;
 inline constexpr size_t kMembersMax = 4096;  // of a mapping

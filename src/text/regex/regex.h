@@ -14,7 +14,7 @@
 
 namespace quire::model {
 
-/// What the patterns of one file may cost on one text, beyond the few steps that a match takes.
+/// The steps that the patterns of one file may take on one text, beyond the few of a normal match.
 class RegexBudget {
  public:
   explicit RegexBudget(size_t text_bytes);

@@ -53,7 +53,7 @@ class Normalizer {
 
 // The pre_tokenizer of tokenizer.json: cuts normalized text into the pieces that merges stay in.
 
-/// What becomes of the matches of a split pattern, and of what lies between them.
+/// What happens to the matches of a split pattern, and to the text between them.
 enum class SplitBehavior : uint8_t {
   kRemoved,             // matches are dropped
   kIsolated,            // every match is a piece
@@ -153,7 +153,7 @@ struct PostProcessor {
   Result<void> AddTemplate(const JsonNode& node);
 };
 
-// The decoder of tokenizer.json: what bytes a token stands for, and what a whole text loses.
+// The decoder of tokenizer.json: the bytes of a token, and the bytes that a whole text loses.
 
 /// ByteLevel; or a Sequence of Replace, ByteFallback, Fuse and Strip.
 ///

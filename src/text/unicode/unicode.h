@@ -10,8 +10,8 @@
 
 namespace quire::model {
 
-/// Holds back the bytes of a UTF-8 sequence until it is complete. What can never become a character
-/// comes out as U+FFFD, one for each longest part of a sequence, as Unicode recommends.
+/// Holds back the bytes of a UTF-8 sequence until it is complete. Bytes that can never become a
+/// character come out as U+FFFD, one for each longest part of a sequence, as Unicode recommends.
 ///
 /// Threads: one object on one thread at a time
 /// Source:  The Unicode Standard, table 3-7 and section 3.9, substitution of maximal subparts
@@ -19,7 +19,7 @@ class Utf8Stream {
  public:
   /// The characters that `bytes` completes; may be empty.
   std::string Add(std::string_view bytes);
-  /// What is left: U+FFFD for a sequence that was cut, else nothing.
+  /// The rest: U+FFFD for a sequence that was cut, else nothing.
   std::string Finish();
 
  private:
