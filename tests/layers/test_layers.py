@@ -1,4 +1,5 @@
-"""Who may include whom (src/LAYERS), and the shape of files: the rules a compiler does not check."""
+"""Which layer may include which (src/LAYERS), the shape of files, and words: the rules that a compiler
+does not check."""
 
 import functools
 import pathlib
@@ -21,6 +22,18 @@ GONE_WORDS = {
     "leaving": "pending write-back", "mass": "importance",
     "part": "layer group, bucket, piece, ...", "parts": "the same", "standing": "block state",
 }
+# Words that hide what acts, or that the glossary replaced, in comments and documents.
+VAGUE_WORD = re.compile(r"\b(nobody|anybody|somebody|everybody|whoever|who|hollow)\b", re.IGNORECASE)
+# What is checked for them so far: the list grows until it is every folder and document.
+PLAIN = (
+    "bench", "include", "sim", "tests", "src/attention", "src/base", "src/cache", "src/codec",
+    "src/cuda", "src/env", "src/evict", "src/index", "src/pool", "src/quota", "src/registry",
+    "src/text", "docs/benchmarks.md", "docs/cache.md", "docs/codecs.md", "docs/cuda.md",
+    "docs/dependencies.md", "docs/durability.md", "docs/format", "docs/glossary.md",
+    "docs/house.md", "docs/numerics.md", "docs/policies.md", "docs/streaming.md", "HACKING.md",
+    "README.md",
+)
+NOT_PLAIN_YET = ("src/cache/below",)
 # Names of the public interface that are older than the glossary: they stay.
 PUBLIC_NAMES = ("hollow_blocks",)
 PUBLIC_NAME = re.compile(rf"\b(?:{'|'.join(PUBLIC_NAMES)})\b")
@@ -32,6 +45,8 @@ DEAR_HEADERS = {
 }
 # Comments and string literals.
 NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+# Fenced blocks, and code inside a line.
+DOCUMENTS_CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -156,6 +171,33 @@ def word_violations(root):
                 yield f"{where}:{number}: '{word}' is called {GONE_WORDS[word]}"
 
 
+@functools.cache
+def vague_words_in(text, is_document):
+    """(line, word) of the vague words in the comments of a program, or outside a document's code."""
+    found = []
+    if is_document:
+        text = DOCUMENTS_CODE.sub(lambda cut: "\n" * cut[0].count("\n"), text)
+        cuts = [(0, text)]
+    else:
+        cuts = [(cut.start(), cut[0]) for cut in NOT_CODE.finditer(text) if cut[0][0] == "/"]
+    for begin, prose in cuts:
+        for match in VAGUE_WORD.finditer(prose):
+            found.append((text.count("\n", 0, begin + match.start()) + 1, match[0]))
+    return found
+
+
+def prose_violations(root):
+    for name in PLAIN:
+        for path in [root / name, *sorted((root / name).rglob("*"))]:
+            where = path.relative_to(root)
+            if path.suffix not in (*CODE, ".md") or str(where).startswith(NOT_PLAIN_YET):
+                continue
+            if not path.is_file():
+                continue
+            for number, word in vague_words_in(path.read_text(), path.suffix == ".md"):
+                yield f"{where}:{number}: '{word}': name what acts, in the glossary's words"
+
+
 def public_name_violations(root):
     """A name that the public headers no longer have may not keep its exception."""
     text = "".join(path.read_text() for path in code_files(root / "include"))
@@ -177,7 +219,8 @@ def dear_header_violations(root):
 def violations(root):
     found = []
     for check in (table_violations, layer_violations, public_violations, shape_violations,
-                  word_violations, public_name_violations, dear_header_violations):
+                  word_violations, prose_violations, public_name_violations,
+                  dear_header_violations):
         found += check(root)
     return found
 
@@ -270,6 +313,21 @@ class Planted(unittest.TestCase):
                 ("planted.cc", "constexpr int kKVMass = 1;\n", "'mass' is called importance"),
                 ("halves.cc", "\n", "src/pool/halves.cc:0: 'halves' is called f16")):
             self.assert_planting_fails(f"src/pool/{name}", text, message)
+
+    def test_vague_words_in_comments_and_documents(self):
+        for path, text, line in (
+                ("src/pool/planted.cc", "int a;  // Whoever asks first.\n", 1),
+                ("src/pool/planted_test.cc", 'const char* a = "who";\n/* Nobody\n   holds it. */\n', 2),
+                ("docs/cache.md", "```\nwho\n```\nA block that `who` says somebody has.\n", 4)):
+            self.assert_planting_fails(path, text, f"{path}:{line}: ")
+
+    def test_vague_words_in_strings_and_code_may_stay(self):
+        for path, text in (("src/pool/planted.cc", 'int who; const char* b = "// nobody";\n'),
+                           ("docs/cache.md", "A whole `nobody`.\n```\nwho\n```\n")):
+            file = self.root / path
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        self.assertEqual(set(violations(self.root)), self.before)
 
     def test_a_header_that_costs_seconds(self):
         self.assert_planting_fails("apps/quire/planted.h", "#include <CLI/CLI.hpp>\n",
