@@ -49,7 +49,7 @@ struct DiskStoreOptions {
   // Memory for bytes on their way to and from the disk. Besides it a store takes its index, and up
   // to 16 MiB of headers where contexts stream.
   uint64_t staging_bytes = uint64_t{64} << 20;
-  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never
+  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads its records at this rate; 0: never
 };
 
 /// Counters and sizes of a store.

@@ -169,7 +169,7 @@ typedef struct quire_turn_options {
   const char* text;            // then fed; NULL: none
   const int32_t* stop_tokens;  // [stop_count] that end the answer; NULL: the model's own
   uint64_t stop_count;
-  uint32_t max_tokens;  // 0: nothing is generated, what is fed is only read
+  uint32_t max_tokens;  // 0: nothing is generated; the fed tokens are only read
   uint32_t no_stop;     // not 0: no token ends the answer before max_tokens
   // How the answer's tokens are drawn (docs/numerics.md section 4). All text before the answer
   // counts as its prompt.

@@ -112,7 +112,7 @@ enum { QUIRE_COMPUTE_F32 = 1, QUIRE_COMPUTE_F16 = 2, QUIRE_COMPUTE_BF16 = 3 };
 
 typedef int32_t quire_on_full;
 enum {
-  QUIRE_REJECT = 1,    // evicts what is not in use, then refuses
+  QUIRE_REJECT = 1,    // evicts unleased blocks, then refuses
   QUIRE_HALT = 2,      // reserves the prompt; growing may fail, the sequence stays usable
   QUIRE_NO_EVICT = 3,  // as QUIRE_REJECT, but takes free room only
   QUIRE_FEWER = 4,     // reserves as much as there is room for, at least the prompt

@@ -229,7 +229,7 @@ class StreamedContext {
   virtual uint64_t tokens() const = 0;
   /// Most rows of a step that it has lane states for (SequenceOptions::step_tokens).
   virtual uint32_t rows_max() const = 0;
-  /// Pieces of a layer. 0 where it looks through a window: what it sees is in memory.
+  /// Pieces of a layer. 0 for a layer with a window: the blocks it sees are in memory.
   virtual uint64_t PieceCount(uint32_t layer) const = 0;
   /// Waits for piece `i` of a layer. It is there until the next call, or the sequence's next commit
   /// or rollback. Fastest in the order of layers, and of pieces in each. `cancel` may be null.
@@ -255,8 +255,8 @@ class StreamedContext {
   virtual StreamedStats stats() const = 0;
 };
 
-/// Attention of one layer for a batch of which some sequences stream: as
-/// AttentionBackend::Attend, bit for bit what it would be if memory had all of them.
+/// Attention of one layer for a batch of which some sequences stream: as AttentionBackend::Attend,
+/// bit for bit the result as if memory had all blocks.
 ///
 /// Shape:   streamed [tasks]: of each task's sequence, or null
 /// Errors:  what Attend and StreamedContext say; kNoSpace a task has more rows than rows_max;

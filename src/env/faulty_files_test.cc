@@ -1,4 +1,4 @@
-// Each fault happens, is what its name says, and comes from the seed.
+// Each fault happens, does what its name says, and depends on the seed.
 #include "env/faulty_files.h"
 
 #include <gmock/gmock.h>

@@ -223,7 +223,7 @@ TEST(Files, ThreadsStandInWhenAskedFor) {
 
 TEST(Files, ARefusedRingIsAnError) {
   // A ring needs a descriptor: with none left it is refused, as it is in a locked-down container.
-  // UBSan needs one too when it meets a type for the first time, so one ring is made before.
+  // UBSan needs one too when it checks a type for the first time, so one ring is made before.
   (void)MakeUringFiles(4);
   rlimit limit = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);

@@ -1,4 +1,4 @@
-// Memory for a device: pinned where it can be had, and else what there is.
+// Memory for a device: pinned where possible, else ordinary memory.
 #include "env/host_buffer.h"
 
 #include <gtest/gtest.h>

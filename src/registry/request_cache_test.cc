@@ -1,4 +1,4 @@
-// An engine on a registry: what it opens are owners on the one budget, and nothing else differs
+// An engine on a registry: its sequences are owners on the one budget, and nothing else differs
 // from a cache of its own. SPEC O1, O2, O3.
 #include "registry/request_cache.h"
 

@@ -86,7 +86,7 @@ class EntriesLockStep {
   static EntriesPath Whole(const EntriesPath& tokens, uint64_t blocks) {
     return {tokens.begin(), tokens.begin() + static_cast<int64_t>(blocks * kBlock)};
   }
-  // Few different blocks, so that prompts meet.
+  // Few different blocks, so that prompts share beginnings.
   static EntriesPath SomePrompt(Prng& prng) {
     EntriesPath tokens;
     for (uint64_t blocks = prng.NextBelow(5); blocks > 0; --blocks) {
