@@ -86,11 +86,6 @@ uint32_t LockedState::most_touched() const {
   return most_touched_;
 }
 
-void LockedState::Watch(HoldWatch* watch) {
-  MutexLock lock(mutex_);
-  watch_ = watch;
-}
-
 // A draining slot stays charged and belongs to no block until it is zeroed, so no other call can
 // use it. The work that verbs left comes first, because it may release more slots.
 void LockedState::Settle() {
