@@ -619,7 +619,7 @@ class CacheSim : private Machine {
   }
 
   // Faults have stopped: every request ends, stored blocks load, and new blocks are written and
-  // load. new is written and loads.
+  // load.
   void Recover() {
     transfers_clock_.BeginStep();
     for (Side& side : sides_) {

@@ -171,8 +171,7 @@ class Ticket {
   /// Cancels reading: blocks that have not come will not be waited for.
   void Cancel();
   /// Waits for the end. Returns the plan that the load was made from, with every loaded block
-  /// resident and pinned; its misses give the reasons for the others. Uses the ticket up. pinned;
-  /// its misses say why the rest was not. Uses the ticket up.
+  /// resident and pinned; its misses give the reasons for the others. Uses the ticket up.
   Plan Take();
 
  private:

@@ -91,8 +91,7 @@ quire_code quire_lease_resize(quire_lease* lease, uint64_t bytes, uint64_t wait_
 void quire_lease_free(quire_lease* lease);
 
 /// Statistics of engine, cache and store, as one JSON object {"engine", "cache", "store",
-/// "leases"}; no store: null. Text: as quire_engine_sessions_json no store: null. Text: as
-/// quire_engine_sessions_json
+/// "leases"}; no store: null. Text: as quire_engine_sessions_json
 quire_code quire_engine_stats_json(const quire_engine* engine, char* text, size_t text_bytes,
                                    size_t* length, quire_error* error);
 /// The requests and sessions of the engine and what each holds of the cache, as a JSON array of

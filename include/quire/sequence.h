@@ -125,7 +125,7 @@ class BlockListView {
 
 /// The blocks that a view showed, without a pin: they may be evicted, moved, erased or written
 /// anew, and then Pin fails. It gives no pointers, only views that hold a lease, so it cannot
-/// dangle. then it fails. It gives no pointers, only views that hold a lease, so it cannot dangle.
+/// dangle.
 ///
 /// Threads:  any
 /// Lifetime: the cache must outlive it
@@ -242,13 +242,12 @@ class StreamedContext {
   /// that has other work. The piece is being read from then on; the piece of the last Read is gone.
   virtual bool IsReady(uint32_t layer, uint64_t i, uint64_t wait_us) = 0;
   /// From now on a commit does not wait until the store has written the blocks that leave memory:
-  /// the caller calls MayStep before each step. asks MayStep before each step.
+  /// the caller calls MayStep before each step.
   virtual void Defer() = 0;
   /// Whether the next step finds room, at once or after `wait_us`. Also true if the store does not
   /// accept the blocks: then the step returns the error. Ticks the store.
   virtual bool MayStep(uint64_t wait_us) = 0;
   /// Lane states of all lanes, in the cache's memory; the caller may use them until the next call.
-  /// call.
   ///
   /// Errors: kNoSpace more rows or query heads than were paid for when the sequence was opened
   virtual Result<LaneStates> States(uint32_t rows, uint32_t query_heads) = 0;
@@ -298,7 +297,8 @@ class FrontPass {
             std::span<StreamedContext* const> streamed)
       : layer_(layer), shape_(shape), tasks_(tasks), streamed_(streamed) {}
 
-  /// True: it is done. False: call it again. Errors, threads: as AttendFronts
+  /// True: it is done. False: call it again.
+  /// Errors, threads: as AttendFronts
   Result<bool> GoOn(AttentionBackend& attention, Executor& executor, const Patience& patience,
                     const std::atomic<bool>* cancel = nullptr);
 

@@ -32,7 +32,6 @@ inline constexpr size_t kTurnBytes = 1024;
 /// further ahead a core finds the loads of the next run.
 inline constexpr size_t kTurnRows = 8;
 /// Tokens of V that are read from one run before the next run: their weights stay in registers.
-/// registers.
 inline constexpr uint32_t kTurnTokens = 2;
 /// Where 32 registers hold the sums of a whole plane, planes are computed in the order they lie in
 /// memory and fetched line by line beforehand. On an Intel core that streams 13 GB/s this reads f16
