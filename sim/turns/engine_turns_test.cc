@@ -197,7 +197,7 @@ class Serving {
   uint64_t answered_ = 0;
 };
 
-TEST(EngineTurns, AnswersAreThoseOfARequestAloneWhateverTheOrder) {
+TEST(EngineTurns, InEveryOrderAnswersAreThoseOfARequestAlone) {
   ForSeeds(60, 1, [](uint64_t seed) { return Serving(seed).Run(); });
 }
 

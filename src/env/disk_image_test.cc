@@ -26,7 +26,7 @@ class DiskImageTest : public testing::Test {
   DiskImage disk_{4096, prng_};
 };
 
-TEST_F(DiskImageTest, WhatIsSyncedOutlivesAPowerCut) {
+TEST_F(DiskImageTest, SyncedBytesOutliveAPowerCut) {
   DiskImage::File& file = Make("a/x", Bytes(1000, 1));
   DiskImage::Sync(file);
   disk_.SyncNames("a");

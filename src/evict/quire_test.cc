@@ -146,7 +146,7 @@ TEST(QuirePolicy, IsRecencyWithoutMemoryToLearn) {
 }
 
 // What no request adds keeps the class that its last request gave it, and is recent.
-TEST(QuirePolicy, WhatNoRequestAddsStaysInItsClass) {
+TEST(QuirePolicy, BlocksAddedOutsideARequestKeepTheirClass) {
   QuirePolicy quire;
   HitsOfReaders(quire);  // 1,000 blocks; the model leads
   const BlockId first = quire.Victim().value();

@@ -339,7 +339,7 @@ TEST_F(PoolTest, ShrinksToAnyNumberOfSlots) {
   }
 }
 
-TEST_F(PoolTest, WhatIsInUseBeyondTheEndStaysUntilItIsReleased) {
+TEST_F(PoolTest, SlotsInUseBeyondTheEndStayUntilReleased) {
   const auto pool = Make(100, 6);
   const auto slots = Allocate(*pool, 6);
   *pool->data(slots[5]) = std::byte{5};
