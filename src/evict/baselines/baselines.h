@@ -156,7 +156,7 @@ class ArcPolicy final : public Policy {
   std::array<uint64_t, 2> blocks_{};  // evictable, by list
   std::array<GhostKeys, 2> ghosts_;   // evicted, by list
   uint64_t ghosts_max_ = UINT64_MAX;  // in each of them
-  KeyedBlocks<uint8_t> known_;        // in the cache; evicted keys are known here only
+  KeyedBlocks<uint8_t> known_;        // the blocks in the cache, with no other data
   double once_target_ = 0;            // target length of the list kOnce, in blocks
   uint64_t stamp_ = 0;
 };
