@@ -57,7 +57,7 @@ struct Arrival {
 struct Options {
   std::vector<uint32_t> threads = {1, 2};
   // Requests that `index` and `serve` replay: the block ids of every request, in order. Empty:
-  // none. replayed.
+  // none.
   std::vector<std::vector<uint64_t>> trace = {};
   std::vector<Arrival> arrivals = {};  // of the same requests
   std::string trace_name = {};         // in the names of cases

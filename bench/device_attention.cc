@@ -18,7 +18,7 @@
 namespace quire::bench {
 namespace {
 
-/// What one case attends with.
+/// The shape of one case.
 struct Shape {
   Codec codec = Codec::kBf16;
   uint32_t tokens = 0;  // of each sequence

@@ -151,7 +151,7 @@ void InsertRuns(const Workload& work, uint64_t begin, uint64_t end, uint32_t blo
   }
 }
 
-// Looks queries [begin, end) up; with `touch`, also marks what was found as just used, as a lease
+// Looks queries [begin, end) up; with `touch`, also marks the found blocks as just used, as a lease
 // does.
 void FindQueries(const Workload& work, uint64_t begin, uint64_t end, bool touch, Built& built) {
   uint64_t found = 0;
@@ -166,7 +166,7 @@ void FindQueries(const Workload& work, uint64_t begin, uint64_t end, bool touch,
   QUIRE_CHECK(found == (end - begin) * work.path_blocks);
 }
 
-// The floor of lookups: compares queries with their tokens, told where they lie.
+// The floor of lookups: compares queries with their tokens at known places.
 void CompareQueries(const Workload& work, uint64_t begin, uint64_t end) {
   const TokenId* query = work.Query(begin).data();
   const uint64_t runs = work.query_runs.size() / work.queries_count();
@@ -189,7 +189,7 @@ void CompareRuns(const Workload& work, uint64_t begin, uint64_t end,
 
 using MakeWorkload = Workload (*)();
 
-// What one case works on. A round is all runs or all queries, in `slices` slices.
+// The state of one case. A round is all runs or all queries, in `slices` slices.
 struct Bench {
   explicit Bench(MakeWorkload make) : work(make()) {}
   void InsertAll() { InsertRuns(work, 0, work.runs.size(), UINT32_MAX, *built); }

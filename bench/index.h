@@ -17,8 +17,7 @@ namespace quire::bench {
 /// Of the cases that replay a trace with a policy.
 inline constexpr uint32_t kIndexCapacityBlocks = 10'000;
 
-/// The case about the index's memory: what it may take for a block beside what it takes. `measure`
-/// returns both sums.
+/// The case about the index's memory for a block, beside its limit. `measure` returns both sums.
 struct Metadata {
   uint64_t bytes = 0;
   uint64_t blocks = 0;

@@ -19,7 +19,7 @@ namespace quire::bench {
 namespace {
 
 // The work of a cache under its lock for a prompt: finds it, evicts for the rest, publishes that,
-// and releases it. lets go of it.
+// and releases it.
 class Blocks {
  public:
   Blocks(std::string_view policy, uint64_t capacity_blocks)

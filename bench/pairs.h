@@ -42,7 +42,7 @@ using Slice = std::function<Result<double>(uint32_t place)>;  // seconds
 /// One case while it is measured.
 class Contest {
  public:
-  /// Runs rounds of slices in turn. The places are the same at every call.
+  /// Runs rounds of slices alternately. The places are the same at every call.
   /// Errors: what a slice returns
   Result<void> Run(uint32_t rounds, uint32_t places, const Slice& first, const Slice& second);
   /// Nothing has to be run any more.

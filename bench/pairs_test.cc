@@ -176,7 +176,7 @@ TEST(Measure, OfTimesTheRatioIsTheOtherWayRound) {
   EXPECT_DOUBLE_EQ(row->ratio, row->floor / row->value);
 }
 
-TEST(Measure, WhatNeedsNoClockIsTakenAsItIs) {
+TEST(Measure, AFigureWithoutAClockIsTakenAsItIs) {
   const Case bytes = {.name = "bytes", .prepare = []() -> Result<Subject> {
                         return Exact{
                             .unit = "bytes", .less_is_better = true, .value = 80, .floor = 20};

@@ -175,7 +175,7 @@ Result<Subject> WriteCpu() {
       bytes = static_cast<double>(context.bytes());
     }
   }
-  // The least work for every byte: it is checked in memory, and copied with a checksum. checksum.
+  // The least work for every byte: it is checked in memory, and copied with a checksum.
   std::vector<std::byte> from(64 << 20, std::byte{1});
   std::vector<std::byte> to(from.size());
   double floor_s = 1e9;

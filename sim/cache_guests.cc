@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kHeldMax = 2;  // of each kind
 
-// Whole blocks of a view: what is behind the last token may be written yet.
+// Whole blocks of a view: rows behind the last token may still be written.
 std::vector<std::byte> BytesOf(const BlockListView& view) {
   std::vector<std::byte> bytes;
   const uint64_t whole = view.tokens() / view.layout().block_tokens;

@@ -1,4 +1,4 @@
-// What is in the memory of caches and on their disk, of every tenant.
+// All bytes in the memory of caches and on their disk, of every tenant.
 #ifndef QUIRE_SIM_CACHE_MEMORY_H_
 #define QUIRE_SIM_CACHE_MEMORY_H_
 
@@ -49,7 +49,7 @@ inline std::vector<std::byte> BytesOfFreeSlots(Cache& cache) {
 /// All bytes of the machine that the caches run on, and the erased ones among them.
 class CacheMemory {
  public:
-  /// On a device, which must outlive it; null: on the host. `known`: what tells whose bytes are.
+  /// On a device, which must outlive it; null: on the host. `known` identifies the owner of bytes.
   explicit CacheMemory(CacheDevice* device = nullptr, RawBytes known = RawBytes())
       : device_(device),
         memory_(device == nullptr ? nullptr : &device->memory()),

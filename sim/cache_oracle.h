@@ -110,7 +110,7 @@ class Computed {
     } while (blocks.size() != before);
     undone_[account] = !durable;
   }
-  /// The process starts anew: what was not erased for good may be back.
+  /// The process starts anew: blocks whose erasure is not durable may be back.
   void Restart(uint32_t account) {
     if (undone_[account]) accounts_[account].merge(std::map(erased_[account]));
     undone_[account] = false;

@@ -597,7 +597,7 @@ class CacheSim : private Machine {
     const uint64_t recycled = Recycled();
     if (recycled != expected_recycled_) expected_.clear();
     expected_recycled_ = recycled;
-    if (recycled > 0 || doubts_) return;  // what is in memory still may be gone below
+    if (recycled > 0 || doubts_) return;  // blocks in memory may be gone in the store
     for (Expected& candidate : candidates) {
       if (candidate.resident == 0 || candidate.origin.party == kShy) continue;
       if (expected_.size() < 40) expected_.push_back(std::move(candidate));
@@ -619,7 +619,7 @@ class CacheSim : private Machine {
   }
 
   // Faults have stopped: every request ends, stored blocks load, and new blocks are written and
-  // load. new is written and loads.
+  // load.
   void Recover() {
     transfers_clock_.BeginStep();
     for (Side& side : sides_) {

@@ -25,7 +25,7 @@ struct Streamed {
 
 /// Whether sequences of such a cache can stream.
 bool CanStream(const CacheOptions& options);
-/// Writes a context of a plan's prompt in small steps and reads back what has left memory.
+/// Writes a context of a plan's prompt in small steps and reads back the blocks that left memory.
 Streamed StreamThrough(Cache& cache, Plan plan, const cache::FakeModel& model,
                        std::span<const TokenId> tokens, Prng& prng);
 

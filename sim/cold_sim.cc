@@ -441,7 +441,8 @@ class ColdSim : private Machine {
   std::map<RecordName, uint64_t> doubtful_;                // and the last tag before that
   std::array<uint64_t, kPublishers> epochs_ = {};          // as the tenants know them
   std::array<uint64_t, kPublishers> durable_epochs_ = {};  // as they were confirmed
-  std::array<uint64_t, kPublishers> wiped_epochs_ = {};    // and what was before them overwritten
+  std::array<uint64_t, kPublishers> wiped_epochs_ = {};    // epochs before which all bytes are
+                                                           // overwritten
   uint64_t tags_ = 0;
   std::unique_ptr<tier::ColdStore> store_;  // after the objects it uses
 };

@@ -39,7 +39,7 @@ NumericProfile DrawProfile(Prng& prng) {
   return profile;
 }
 
-// What one block is charged with its open forms, which twins keep.
+// The charge of one block with its open forms, which twins keep.
 uint64_t ChargeOf(CacheOptions options) {
   options.hot_bytes = uint64_t{1} << 26;
   const CacheStats stats = cache::MakeCache(options)->stats();

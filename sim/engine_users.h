@@ -103,8 +103,8 @@ class EngineUsers {
     bool cancelled_again = false;  // cancelled again, so it may not stand after all
     uint64_t failures = 0;         // of the files of sessions, when it was asked
     std::vector<TokenId> said{};
-    uint64_t read = 0;    // tokens, as it was told
-    uint64_t logits = 0;  // position after those that it was told of
+    uint64_t read = 0;    // tokens, as reported
+    uint64_t logits = 0;  // position after the reported ones
     const Answer* want = nullptr;
   };
   using Requests = std::map<serve::RequestId, Asked>;

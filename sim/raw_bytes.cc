@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint64_t kSectorBytes = 512;
 constexpr uint64_t kWordBytes = 16;
-constexpr uint64_t kStride = 8;  // of what is looked at: all values begin at such a place
+constexpr uint64_t kStride = 8;  // bytes from one compared word to the next: all values begin at
+                                 // such a place
 
 // Words that may stand anywhere identify nothing. The payload of a torn record may be the header of
 // another one.

@@ -25,7 +25,7 @@ class SessionFiles final : public Files {
 
   void set_rate(uint64_t one_in) { one_in_ = one_in; }
   /// The bytes on the disk: files with their names, and those that lost their names since the
-  /// machine began. began.
+  /// machine began.
   std::vector<std::pair<std::string, std::span<const std::byte>>> Everything() const {
     std::vector<std::pair<std::string, std::span<const std::byte>>> all;
     for (const std::string& path : paths()) all.emplace_back(path, files_.Find(path)->contents);

@@ -113,7 +113,7 @@ class BatchTables {
 Result<std::unique_ptr<AttentionBackend>> MakeCpuAttention();
 
 /// The scalar judge: the order of docs/numerics.md in plain loops. Slow; every other backend is
-/// compared with it. other.
+/// compared with it.
 std::unique_ptr<AttentionBackend> MakeJudgeAttention();
 
 }  // namespace quire

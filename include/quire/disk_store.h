@@ -57,7 +57,7 @@ struct DiskStoreOptions {
   // Memory for bytes on their way to and from the disk. Besides it a store takes its index, and up
   // to 16 MiB of headers where contexts stream.
   uint64_t staging_bytes = uint64_t{64} << 20;
-  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never
+  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads its records at this rate; 0: never
   // A service that many machines share, behind all others: redis://HOST, rediss://HOST or
   // s3://BUCKET (docs/remote.md). Empty: none.
   std::string remote{};
@@ -222,8 +222,7 @@ class Ticket {
   /// Cancels reading: blocks that have not come will not be waited for.
   void Cancel();
   /// Waits for the end. Returns the plan that the load was made from, with every loaded block
-  /// resident and pinned; its misses give the reasons for the others. Uses the ticket up. pinned;
-  /// its misses say why the rest was not. Uses the ticket up.
+  /// resident and pinned; its misses give the reasons for the others. Uses the ticket up.
   Plan Take();
 
  private:

@@ -91,8 +91,7 @@ quire_code quire_lease_resize(quire_lease* lease, uint64_t bytes, uint64_t wait_
 void quire_lease_free(quire_lease* lease);
 
 /// Statistics of engine, cache and store, as one JSON object {"engine", "cache", "store",
-/// "leases"}; no store: null. Text: as quire_engine_sessions_json no store: null. Text: as
-/// quire_engine_sessions_json
+/// "leases"}; no store: null. Text: as quire_engine_sessions_json
 quire_code quire_engine_stats_json(const quire_engine* engine, char* text, size_t text_bytes,
                                    size_t* length, quire_error* error);
 /// The requests and sessions of the engine and what each holds of the cache, as a JSON array of
@@ -169,7 +168,7 @@ typedef struct quire_turn_options {
   const char* text;            // then fed; NULL: none
   const int32_t* stop_tokens;  // [stop_count] that end the answer; NULL: the model's own
   uint64_t stop_count;
-  uint32_t max_tokens;  // 0: nothing is generated, what is fed is only read
+  uint32_t max_tokens;  // 0: nothing is generated; the fed tokens are only read
   uint32_t no_stop;     // not 0: no token ends the answer before max_tokens
   // How the answer's tokens are drawn (docs/numerics.md section 4). All text before the answer
   // counts as its prompt.

@@ -112,7 +112,7 @@ enum { QUIRE_COMPUTE_F32 = 1, QUIRE_COMPUTE_F16 = 2, QUIRE_COMPUTE_BF16 = 3 };
 
 typedef int32_t quire_on_full;
 enum {
-  QUIRE_REJECT = 1,    // evicts what is not in use, then refuses
+  QUIRE_REJECT = 1,    // evicts unleased blocks, then refuses
   QUIRE_HALT = 2,      // reserves the prompt; growing may fail, the sequence stays usable
   QUIRE_NO_EVICT = 3,  // as QUIRE_REJECT, but takes free room only
   QUIRE_FEWER = 4,     // reserves as much as there is room for, at least the prompt
@@ -661,11 +661,12 @@ typedef struct quire_attend_request {
 /// window and sinks are those of the cache's geometry.
 /// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written, or before what its window or its
 ///          open form kept, sequences of two caches, heads that do not divide; QUIRE_UNSUPPORTED a
-///          shape the kernels lack. Nothing is computed then. Of a sequence with resident_tokens:
-///          QUIRE_NO_SPACE more rows than step_tokens, or more heads than query_heads;
-///          QUIRE_INVALID_ARGUMENT it is in two tasks, or a row lies in tokens that memory does not
-///          hold; QUIRE_CORRUPT, QUIRE_NOT_FOUND, QUIRE_IO, QUIRE_DEADLINE the store did not give a
-///          block, which is named. It stays as it is, and opened anew it begins before that block
+///          shape the kernels lack. Nothing is computed then.
+///          Of a sequence with resident_tokens: QUIRE_NO_SPACE more rows than step_tokens, or more
+///          heads than query_heads; QUIRE_INVALID_ARGUMENT it is in two tasks, or a row lies in
+///          tokens that memory does not hold; QUIRE_CORRUPT, QUIRE_NOT_FOUND, QUIRE_IO,
+///          QUIRE_DEADLINE the store did not give a block, which is named. It stays as it is, and
+///          opened anew it begins before that block
 /// Threads: one call at a time per handle, and per sequence with resident_tokens; no writer on
 ///          these sequences meanwhile
 quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,
@@ -768,7 +769,7 @@ quire_code quire_ticket_meet(quire_ticket* ticket, uint64_t tokens, quire_error*
 /// Cancels reading: blocks that have not come will not be waited for.
 quire_code quire_ticket_cancel(quire_ticket* ticket, quire_error* error);
 /// Waits for the end. Returns the plan that the load was made from, with the loaded blocks; its
-/// reason says why others did not come. The ticket is used up. did not. The ticket is used up.
+/// reason says why others did not come. The ticket is used up.
 quire_code quire_ticket_take(quire_ticket* ticket, quire_plan** loaded, quire_error* error);
 /// Cancels the blocks that have not come.
 void quire_ticket_free(quire_ticket* ticket);

@@ -59,9 +59,9 @@ struct OwnerOptions {
 };
 
 /// An owner's K and V. Stages of a pipeline append to different layers at once; appends to one
-/// layer take turns. Calls that change the whole sequence (growing, Commit, Clear, its end) wait
-/// for appends and block reads under way and delay new ones; other readers wait for neither. The
-/// handle takes a few hundred bytes of the budget until it ends.
+/// layer run one at a time. Calls that change the whole sequence (growing, Commit, Clear, its end)
+/// wait for appends and block reads under way and delay new ones; other readers wait for neither.
+/// The handle takes a few hundred bytes of the budget until it ends.
 ///
 /// Layers are numbered as in the model; checkpoint layers exist and hold nothing.
 ///

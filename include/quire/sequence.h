@@ -125,7 +125,7 @@ class BlockListView {
 
 /// The blocks that a view showed, without a pin: they may be evicted, moved, erased or written
 /// anew, and then Pin fails. It gives no pointers, only views that hold a lease, so it cannot
-/// dangle. then it fails. It gives no pointers, only views that hold a lease, so it cannot dangle.
+/// dangle.
 ///
 /// Threads:  any
 /// Lifetime: the cache must outlive it
@@ -229,7 +229,7 @@ class StreamedContext {
   virtual uint64_t tokens() const = 0;
   /// Most rows of a step that it has lane states for (SequenceOptions::step_tokens).
   virtual uint32_t rows_max() const = 0;
-  /// Pieces of a layer. 0 where it looks through a window: what it sees is in memory.
+  /// Pieces of a layer. 0 for a layer with a window: the blocks it sees are in memory.
   virtual uint64_t PieceCount(uint32_t layer) const = 0;
   /// Waits for piece `i` of a layer. It is there until the next call, or the sequence's next commit
   /// or rollback. Fastest in the order of layers, and of pieces in each. `cancel` may be null.
@@ -242,21 +242,20 @@ class StreamedContext {
   /// that has other work. The piece is being read from then on; the piece of the last Read is gone.
   virtual bool IsReady(uint32_t layer, uint64_t i, uint64_t wait_us) = 0;
   /// From now on a commit does not wait until the store has written the blocks that leave memory:
-  /// the caller calls MayStep before each step. asks MayStep before each step.
+  /// the caller calls MayStep before each step.
   virtual void Defer() = 0;
   /// Whether the next step finds room, at once or after `wait_us`. Also true if the store does not
   /// accept the blocks: then the step returns the error. Ticks the store.
   virtual bool MayStep(uint64_t wait_us) = 0;
   /// Lane states of all lanes, in the cache's memory; the caller may use them until the next call.
-  /// call.
   ///
   /// Errors: kNoSpace more rows or query heads than were paid for when the sequence was opened
   virtual Result<LaneStates> States(uint32_t rows, uint32_t query_heads) = 0;
   virtual StreamedStats stats() const = 0;
 };
 
-/// Attention of one layer for a batch of which some sequences stream: as
-/// AttentionBackend::Attend, bit for bit what it would be if memory had all of them.
+/// Attention of one layer for a batch of which some sequences stream: as AttentionBackend::Attend,
+/// bit for bit the result as if memory had all blocks.
 ///
 /// Shape:   streamed [tasks]: of each task's sequence, or null
 /// Errors:  what Attend and StreamedContext say; kNoSpace a task has more rows than rows_max;
@@ -298,7 +297,8 @@ class FrontPass {
             std::span<StreamedContext* const> streamed)
       : layer_(layer), shape_(shape), tasks_(tasks), streamed_(streamed) {}
 
-  /// True: it is done. False: call it again. Errors, threads: as AttendFronts
+  /// True: it is done. False: call it again.
+  /// Errors, threads: as AttendFronts
   Result<bool> GoOn(AttentionBackend& attention, Executor& executor, const Patience& patience,
                     const std::atomic<bool>* cancel = nullptr);
 

@@ -66,8 +66,8 @@ struct CacheStats {
   uint64_t unwritten_blocks = 0;
   uint64_t evicted_unwritten_total = 0;
   uint64_t loaded_total = 0;
-  // Of sequences that stream: what was read back while layers attended, and how long attention
-  // waited for it.
+  // Of sequences that stream: bytes read back while layers attended, and how long attention waited
+  // for them.
   uint64_t streamed_bytes_total = 0;
   uint64_t stream_wait_us_total = 0;
   uint64_t codec_fallbacks = 0;  // streams whose codec gave way to one that can be used here
@@ -116,7 +116,7 @@ struct TenantStats {
   std::string name{};
   uint64_t quota_bytes = 0;  // 0: none
   uint64_t floor_bytes = 0;
-  uint64_t bytes_used = 0;  // slots charged to it, and what its sequences take besides
+  uint64_t bytes_used = 0;  // slots charged to it, and the bookkeeping of its sequences
   uint64_t bytes_peak = 0;
   uint64_t evictable_bytes = 0;   // of these, not leased
   uint64_t published_blocks = 0;  // charged to it
@@ -133,7 +133,7 @@ struct TenantStats {
   // In the store below, if there is one: of all caches, and of earlier processes too.
   uint64_t store_records = 0;      // blocks and twins that can be found
   uint64_t store_bytes = 0;        // of these
-  uint64_t store_space_bytes = 0;  // on the disk, in whole segments: what its limits there count
+  uint64_t store_space_bytes = 0;  // on the disk, in whole segments, as its limits there count them
   uint64_t store_quota_bytes = 0;  // 0: as much as the store
   uint64_t store_floor_bytes = 0;
   // Estimates for the blocks that prompts of this account looked up, since it was made or last
@@ -165,7 +165,7 @@ struct CacheEntry {
 struct SequenceStats {
   uint64_t tokens_used = 0;      // committed
   uint64_t tokens_reserved = 0;  // room in the blocks it holds
-  uint64_t tokens_max = 0;       // most it may hold; under OnFull::kFewer what was admitted
+  uint64_t tokens_max = 0;       // most it may hold; under OnFull::kFewer the admitted tokens
   uint32_t blocks_shared = 0;    // published blocks it leases
   uint32_t blocks_own = 0;       // private blocks
   uint64_t bytes = 0;            // of all slots it holds, shared ones included

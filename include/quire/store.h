@@ -141,7 +141,7 @@ struct NamespaceUsage {
 /// Contents: a key names its bytes for good: Put leaves a block that is there as it is. To replace
 ///           one, Remove it first and wait
 /// Room:     when the cap is reached the blocks that were used longest ago go, by files
-/// Crashes:  what is durable is found after kill -9 and after a power cut, unless room was needed.
+/// Crashes: durable blocks are found after kill -9 and after a power cut, unless room was needed.
 ///           Wrong bytes never come back (docs/durability.md)
 /// Owner:    when the process that serves the store goes away, what is under way ends with
 ///           kUnreachable. The next batch connects again if it is back

@@ -290,7 +290,7 @@ class World {
   uint64_t read_ = 0;
 };
 
-TEST(CacheTurns, WhateverTheOrderValuesAreRightAndNothingIsLost) {
+TEST(CacheTurns, InEveryOrderValuesAreRightAndNothingIsLost) {
   uint64_t changes = 0;
   ForSeeds(2000, 1, [&](uint64_t seed) {
     World world(seed);

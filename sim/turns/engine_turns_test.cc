@@ -84,7 +84,7 @@ Answers& Shared() {
 class Serving {
  public:
   explicit Serving(uint64_t seed) : seed_(seed), prng_(seed) {
-    Shared();  // before threads take turns
+    Shared();  // before the schedule begins
     cache_ = Shared().MakeCache(6 + prng_.NextBelow(20), clock_, &ops_);
     serve::EngineOptions options;
     options.chunk_tokens_min = 8;
@@ -197,7 +197,7 @@ class Serving {
   uint64_t answered_ = 0;
 };
 
-TEST(EngineTurns, AnswersAreThoseOfARequestAloneWhateverTheOrder) {
+TEST(EngineTurns, InEveryOrderAnswersAreThoseOfARequestAlone) {
   ForSeeds(60, 1, [](uint64_t seed) { return Serving(seed).Run(); });
 }
 

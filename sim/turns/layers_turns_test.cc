@@ -128,7 +128,7 @@ class Layers {
   uint64_t read_ = 0;
 };
 
-TEST(LayersTurns, ReadersSeeWhatIsCommittedWhateverTheOrder) {
+TEST(LayersTurns, ReadersSeeCommittedTokensInEveryOrder) {
   ForSeeds(300, 1, [](uint64_t seed) { return Layers(seed).Run(); });
 }
 

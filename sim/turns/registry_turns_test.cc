@@ -146,7 +146,7 @@ class Owners {
   uint64_t read_ = 0;
 };
 
-TEST(RegistryTurns, WhateverTheOrderOwnersHaveTheirsAndTheBudgetHolds) {
+TEST(RegistryTurns, InEveryOrderOwnersHaveTheirValuesAndTheBudgetHolds) {
   ForSeeds(500, 1, [](uint64_t seed) { return Owners(seed).Run(); });
 }
 

@@ -104,7 +104,7 @@ TEST(CascadeTest, TheOwnBlockIsNeverShared) {
   EXPECT_EQ(company.Find()[0].splits, 1u);
 }
 
-TEST(CascadeTest, WhatIsReadOpenIsNeverShared) {
+TEST(CascadeTest, BlocksReadOpenAreNeverShared) {
   for (const auto& [open_blocks, splits] : {std::pair{1u, 2u}, {14u, 2u}, {15u, 1u}, {31u, 0u}}) {
     Company company({.open_blocks = open_blocks});
     company.Add(1000);

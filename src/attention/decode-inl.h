@@ -32,7 +32,6 @@ inline constexpr size_t kTurnBytes = 1024;
 /// further ahead a core finds the loads of the next run.
 inline constexpr size_t kTurnRows = 8;
 /// Tokens of V that are read from one run before the next run: their weights stay in registers.
-/// registers.
 inline constexpr uint32_t kTurnTokens = 2;
 /// Where 32 registers hold the sums of a whole plane, planes are computed in the order they lie in
 /// memory and fetched line by line beforehand. On an Intel core that streams 13 GB/s this reads f16
@@ -43,8 +42,9 @@ inline constexpr size_t kLineBytes = 64;
 /// Planes that are fetched at once, a line of each in turn: a core gets more from four pages than
 /// from one.
 inline constexpr uint32_t kPlanesAtOnce = 4;
-/// Of planes read in order, how many lie between what is read and what is fetched: into the
-/// second-level cache where the first-level one gets what is kNearBytes ahead of the reads.
+/// Of planes read in order, the number between the plane that is read and the one that is fetched:
+/// into the second-level cache, where the first-level one gets the bytes kNearBytes ahead of the
+/// reads.
 inline constexpr uint32_t kPlanesAhead = kFetchesAhead ? 2 * kPlanesAtOnce : kPlanesAtOnce;
 inline constexpr size_t kNearBytes = 1024;
 /// Query vectors that share a load; a larger group is cut into equal slices of at most as many.
@@ -182,7 +182,7 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
   }
 }
 
-/// `count` columns from `columns` on, one turn of each, for one slice of a group.
+/// `count` columns from `columns` on, a part of each alternately, for one slice of a group.
 template <class Values, int kQueries, bool kFetch>
 void ScoreTurn(const float* query, size_t dim, size_t begin, size_t end,
                const std::byte* const* columns, uint32_t count, size_t offset_bytes,
@@ -225,7 +225,7 @@ constexpr uint32_t PlanesAheadInOrder(uint32_t heads) { return kStreams * (heads
 /// Planes that are fetched while those of columns [c, c + count) at `head` are read: the same
 /// columns of the next head, the next columns of the first head, or the first planes of V. Where
 /// fetching goes far, planes in the order they lie in memory, whatever the order they are read in,
-/// and so far ahead that each is fetched before its turn.
+/// and so far ahead that each is fetched before it is read.
 inline void PlanesAhead(const StreamView& key, const StreamView& value, const Columns& columns,
                         uint32_t c, uint32_t count, uint32_t head, const std::byte** ahead) {
   const bool in_order = kFetchesAhead && key.block_columns == 1;

@@ -1,5 +1,5 @@
 // Single rows over codes of fp8 that are widened to f16 in scratch first, a few planes at a time
-// (f16-inl.h). How planes are read is told in decode-inl.h.
+// (f16-inl.h). decode-inl.h says how planes are read.
 #include "attention/f16-inl.h"
 #include "attention/weigh-inl.h"
 #include "hwy/highway.h"
@@ -21,8 +21,8 @@ namespace quire::attention::HWY_NAMESPACE {
 /// Channels that are widened at a time.
 inline constexpr size_t kScratchDims = 128;
 
-/// Columns of K that are widened at a time. With more of them scratch, codes and what is fetched
-/// ahead would not fit the first-level cache.
+/// Columns of K that are widened at a time. With more of them, scratch, codes and prefetched bytes
+/// would not fit the first-level cache.
 inline constexpr uint32_t kScratchColumns = kVecLanes >= 16 ? 4 : 2;
 
 /// A few columns of K, or the tokens of one plane of V.
@@ -169,8 +169,8 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, size_t row_stride, uint32_t to
   }
 }
 
-/// Channels of `out` are those in scratch; its rows are padded, what is beyond the last channel is
-/// worth nothing.
+/// Channels of `out` are those in scratch; its rows are padded, and values beyond the last channel
+/// are not used.
 template <int kQueries>
 void WeighF16(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t channels,
               const float* weights, float* out, size_t out_stride) {

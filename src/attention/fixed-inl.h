@@ -58,7 +58,7 @@ inline float FixQuery(const float* query, size_t dim, size_t padded, int16_t* to
   return fixed.unit;
 }
 
-/// What the values of V mean that weights meet.
+/// The meaning of the values of V that weights are multiplied with.
 struct IntegerValues {
   float code_unit = 0.0f;
   int32_t bias = 0;  // of their numbers (integer-inl.h)

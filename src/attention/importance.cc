@@ -70,7 +70,7 @@ class ImportanceOfRows {
     const uint32_t block_tokens = shape_.key.block_tokens;
     std::vector<float>& keys = scratch_.keys;
     for (uint64_t block = 0; block * block_tokens < tokens_; ++block) {
-      // What is written whole is sealed, and its open form may be gone.
+      // A block that is written whole is sealed, and its open form may be gone.
       const bool open = (block + 1) * block_tokens > TokensSeen(task_.rows - 1);
       const StreamLayout& stream = open ? OpenKey(shape_) : shape_.key;
       const auto count =

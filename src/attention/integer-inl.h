@@ -1,7 +1,7 @@
 // Integer codes of docs/codecs.md to pairs of 16-bit numbers, whose products one instruction
 // multiplies and adds: two channels of a token of K, two tokens of a channel of V. A step of a tile
 // (codec/planes.h) is a vector of 256 bits; where vectors have 512, steps of two tiles are read
-// together that meet the same factors.
+// together that are multiplied with the same factors.
 #include "attention/tile-inl.h"
 #include "hwy/highway.h"
 
@@ -206,8 +206,8 @@ template <Codec kCodec>
 inline constexpr int kPairsPerStep = kHasBytes<kCodec> ? 1 : 2 * kValuesPerCode<kCodec>;
 
 /// Step kStep of the tiles at `tiles` + at. Of K: its pairs of channels, ascending. Of V: its pairs
-/// of tokens; in q25 each of the first channels, then of the second ones. TileLanes tells whose
-/// lanes they are.
+/// of tokens; in q25 each of the first channels, then of the second ones. TileLanes tells which
+/// tile the lanes belong to.
 template <Codec kCodec, int kStep, int kTiles, bool kJoined>
 HWY_INLINE void LoadPairs(const std::byte* const* tiles, size_t at,
                           PairVecOf<kTiles> (*to)[kVecsPerStep]) {

@@ -1,6 +1,6 @@
 // Single rows over integer codes: columns of K and tiles of V are taken together as far as
-// registers allow, so that they share what they are multiplied with. Planes are fetched some planes
-// before they are needed (decode-inl.h says why).
+// registers allow, so that they share their factors. Planes are fetched some planes before they are
+// needed (decode-inl.h says why).
 #include "attention/decode-inl.h"
 #include "attention/integer-inl.h"
 #include "hwy/highway.h"
@@ -187,9 +187,9 @@ void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
   }
 }
 
-/// What is read some planes after the plane of column c at `head`: the same column of a later head,
-/// the column `count` further, or the first columns of `next` (or null). Where fetching goes far:
-/// planes in the order they lie in memory (PlanesAhead).
+/// The bytes that are read some planes after the plane of column c at `head`: the same column of a
+/// later head, the column `count` further, or the first columns of `next` (or null). Where fetching
+/// goes far: planes in the order they lie in memory (PlanesAhead).
 inline const std::byte* ValueAhead(const Columns& columns, uint32_t c, uint32_t head,
                                    const StreamView& key, const StreamView& value, uint32_t first,
                                    uint32_t count, const Columns* next) {

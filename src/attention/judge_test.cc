@@ -75,7 +75,7 @@ TEST(Judge, StaysWithinAHairOfTheReference) {
   }
 }
 
-// The largest fixed query meets the largest code in every channel that kernels take.
+// The largest fixed query times the largest code, in every channel that kernels take.
 TEST(Judge, SumsOfIntegersStayBelow32Bits) {
   const AttentionShape shape =
       MakeShape({.key_dim = 512, .key_codec = Codec::kInt8, .value_codec = Codec::kInt8});

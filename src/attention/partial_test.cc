@@ -352,7 +352,7 @@ TEST_P(PartialTest, SomeLanesGoOnFromTheStatesOfMore) {
   }
 }
 
-TEST(Partial, WhatSawNothingIsZeros) {
+TEST(Partial, ARowThatSeesNoTokenIsZeros) {
   const Rows pieces({.value_dim = 3}, 300, 2);
   std::vector<std::unique_ptr<AttentionBackend>> backends = AllTargets();
   backends.push_back(MakeJudgeAttention());

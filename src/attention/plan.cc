@@ -88,8 +88,8 @@ class TaskPlanner {
     }
   }
 
-  /// Several rows: tiles of one head, which share what is expanded. The tiles of a head follow each
-  /// other and find its K and V in the cache.
+  /// Several rows: tiles of one head, which share the expanded panels. The tiles of a head follow
+  /// each other and find its K and V in the cache.
   void AddTiles(uint64_t pieces) {
     const uint64_t splits = TokensInSight(shape_, task_, work_.splits) / kSplitTokens + 1;
     const uint32_t tile_rows = RowsPerTile(shape_);
@@ -189,7 +189,7 @@ void AddFirstItems(const AttentionTask& task, uint64_t splits, uint32_t first_se
   }
 }
 
-/// Finds the cascades and adds their first items; `work` is what they leave to do.
+/// Finds the cascades and adds their first items; `work` is the work that is left.
 void AddCascades(uint32_t workers, Plan* plan, std::vector<Work>* work) {
   const AttentionShape& shape = plan->shape;
   const std::vector<AttentionTask>& tasks = plan->tasks;
@@ -200,7 +200,7 @@ void AddCascades(uint32_t workers, Plan* plan, std::vector<Work>* work) {
     of_all.queries = nullptr;
     of_all.out = nullptr;
     of_all.rows = static_cast<uint32_t>(cascade.tasks.size());
-    // What they share is sealed for all of them.
+    // The shared splits are sealed for all of them.
     of_all.first_position =
         cascade.splits * kSplitTokens + uint64_t{shape.open_blocks} * shape.key.block_tokens;
     plan->shared_tasks.push_back(of_all);

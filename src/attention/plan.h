@@ -19,7 +19,7 @@ struct Plan {
   BlockTables tables;
   std::vector<AttentionTask> tasks;
 
-  std::vector<Item> first_items;  // of cascades: what they share; before all others
+  std::vector<Item> first_items;  // of cascades: their shared splits; run before all others
   std::vector<Item> items;
   uint32_t queries_max = 0;  // query vectors of the largest item
   bool expands = false;      // some item has several rows
@@ -49,7 +49,7 @@ inline SplitRange SplitsOf(const AttentionTask& task) {
   return {.begin = std::min(task.splits.begin, end), .end = std::min(task.splits.end, end)};
 }
 
-/// Whether the tasks of a valid shape name what is there: afterwards every block that a row sees
+/// Whether the tasks of a valid shape name existing blocks: afterwards every block that a row sees
 /// in the splits it asks for has a slot in the form in which the row reads it.
 ///
 /// Errors: as AttentionBackend::Attend says

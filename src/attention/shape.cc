@@ -75,7 +75,7 @@ Result<void> ValidateOpen(std::string_view name, const StreamLayout& open,
                           sealed.dim, sealed.block_tokens, sealed.rotated));
 }
 
-/// What is in a stream, wherever it lies.
+/// The fields of a stream that do not depend on its place.
 auto ContentOf(const StreamLayout& stream) {
   return std::tuple(stream.codec, stream.inner, stream.heads, stream.dim, stream.block_tokens,
                     stream.rotated);

@@ -10,7 +10,7 @@ namespace quire::attention {
 /// Errors: kInvalidArgument names the field that contradicts another or is out of range
 Result<void> ValidateShape(const AttentionShape& shape);
 
-/// Whether what was planned for one layer serves another one.
+/// Whether a plan for one layer can run another one.
 ///
 /// Errors: kInvalidArgument `shape` differs from `planned` in more than where streams lie in slots
 Result<void> CheckPlanned(const AttentionShape& planned, const AttentionShape& shape);

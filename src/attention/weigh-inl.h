@@ -1,5 +1,5 @@
-// The second product of single rows: weights times V, straight from the blocks. How it reads them
-// is told in decode-inl.h.
+// The second product of single rows: weights times V, straight from the blocks. decode-inl.h says
+// how they are read.
 #include "attention/decode-inl.h"
 #include "hwy/highway.h"
 
@@ -52,7 +52,7 @@ HWY_INLINE void WeighTokens(D d, const std::byte* value, size_t i, size_t dim, c
   }
 }
 
-/// One turn (one or two tokens) of one plane for kQueries query vectors.
+/// One or two tokens of one plane for kQueries query vectors.
 template <class Values, int kQueries>
 HWY_INLINE void WeighTurn(const std::byte* value, size_t dim, uint32_t tokens, const float* weights,
                           float* out, size_t out_stride) {
@@ -79,7 +79,7 @@ struct ValuePlane {
 };
 
 /// out += weights * values over all runs. Run r goes through its heads one plane at a time,
-/// `streams` runs at once and each one plane behind the run before it: so every head meets its runs
+/// `streams` runs at once and each one plane behind the run before it: so every head has its runs
 /// in ascending order, as its chain demands, although several runs are read at a time.
 template <class Values, int kQueries>
 void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
@@ -183,8 +183,8 @@ void WeighPlane(const ValuePlane& plane, const std::byte* const* ahead, size_t d
   }
 }
 
-/// What is read kPlanesAhead planes after plane p of all runs: of the same split, or the first
-/// planes of `next` (or null).
+/// The bytes that are read kPlanesAhead planes after plane p of all runs: of the same split, or the
+/// first planes of `next` (or null).
 inline const std::byte* PlaneAhead(const ValueRun* runs, uint32_t p, uint32_t planes,
                                    const StreamView& key, const StreamView& view,
                                    const Columns* next) {

@@ -41,7 +41,7 @@ enum class Canary : uint8_t {
   kKeepLoaded,     // the slots that a load gives back keep the bytes it loaded
   kTrustWarm,      // records that only the warm tier has count as durable
   kKeepFree,       // slots that were given back before an erasure keep the erased bytes
-  kCutEarly,       // the front of a streamed context leaves memory before it is durable
+  kCutEarly,       // the first blocks of a streamed context leave memory before they are durable
   // In the engine.
   kForgetWaiters,  // requests that wait for a prefix are not woken when its owner has ended
   kForgetSampler,  // a request that was preempted draws from the start again

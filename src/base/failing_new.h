@@ -36,7 +36,7 @@ inline thread_local int64_t allocations_live = 0;
 /// What a call did whose memory ran out.
 struct Attempt {
   bool failed = false;  // an allocation did
-  bool threw = false;   // and the caller heard of it
+  bool threw = false;   // and the call threw std::bad_alloc
 };
 
 /// Calls with the allocation number `failing` (from 0) failing. A sweep goes on until none fails.

@@ -43,7 +43,7 @@ enum class LockRank : uint16_t {
   kOwnerLayer = 4,      // registry::OwnerCache: one writer of a layer
   kCachePin = 5,        // cache::Pinning: one Pin at a time
   kCacheResize = 6,     // cache::Resizing: one Resize at a time
-  kWorker = 7,          // cache: an object below the cache that works in turns, one turn at a time
+  kWorker = 7,          // transfer::Worker: one call of Turn at a time
   kSequences = 8,       // cache::Sequences: which sequences there are
   kReading = 9,         // cache::LockedState: one block is read without a hold
   kSequence = 10,       // cache::SequenceImpl
@@ -137,7 +137,7 @@ class QUIRE_SCOPED_CAPABILITY SharedLock {
 
 /// A condition variable of one Mutex. Wait in a loop over the condition, with the mutex held:
 /// `while (queue_.empty()) ready_.Wait(mutex_);` env's clock says when things happen, so a wait
-/// with a limit is for threads that turn a state machine, which looks at that clock itself.
+/// with a limit is for threads that tick a state machine, which reads that clock itself.
 class CondVar {
  public:
   CondVar() = default;

@@ -32,8 +32,8 @@ inline void ReachSyncPoint(const char* name) {
 
 }  // namespace internal
 
-/// Code that lets go of a lock and takes it again has to look again at what it saw before. It says
-/// here that it is between the two holds, so that a test can change what it saw.
+/// Code that releases a lock and takes it again must check again what it saw before. It calls this
+/// between the two holds, so that a test can change that state.
 ///
 /// Not for paths that run at every decode step: a test can only use a few points, and their names
 /// are read as documentation.

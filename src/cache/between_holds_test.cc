@@ -30,7 +30,7 @@ void AppendAll(const TestCache& cache, Sequence& sequence, std::span<const Token
   }
 }
 
-TEST(BetweenHolds, WhatWasErasedMeanwhileIsNotPublished) {
+TEST(BetweenHolds, BlocksOfATenantErasedMeanwhileAreNotPublished) {
   TestCache cache(20);
   const TenantId tenant = Must(cache.cache->AddTenant({.name = "a"}));
   const auto prompt = SomeTokens(3 * kBlock, 1);
@@ -48,7 +48,7 @@ TEST(BetweenHolds, WhatWasErasedMeanwhileIsNotPublished) {
   EXPECT_EQ(cache.cache->stats().hot_bytes_used, 0u);
 }
 
-TEST(BetweenHolds, NothingIsPublishedAfterWhatWasFoundDamagedMeanwhile) {
+TEST(BetweenHolds, NothingIsPublishedAfterABlockFoundDamagedMeanwhile) {
   TestCache cache(20);
   const auto prompt = SomeTokens(kBlock, 1);
   const auto longer = Join(prompt, SomeTokens(2 * kBlock, 2));
@@ -65,7 +65,7 @@ TEST(BetweenHolds, NothingIsPublishedAfterWhatWasFoundDamagedMeanwhile) {
   EXPECT_EQ(cache.slots_used(), 0u);
 }
 
-TEST(BetweenHolds, WhatAnotherPublishedMeanwhileIsJoined) {
+TEST(BetweenHolds, ABlockPublishedMeanwhileIsJoined) {
   TestCache cache(20);
   const auto prompt = SomeTokens(3 * kBlock + 1, 1);
   const auto first = OpenAlone(cache, prompt);
@@ -251,7 +251,7 @@ TEST_F(Shrinking, ADroppedCopyOverwritesNoSlotInUse) {
   EXPECT_EQ(cache_.slots_used(), kFew) << "neither a slot nor its copy is lost";
 }
 
-TEST(BetweenHolds, NoCopyStaysOfWhatIsErasedWhileItIsCopied) {
+TEST(BetweenHolds, ABlockErasedWhileItIsCopiedLeavesNoCopy) {
   const Geometry geometry = SmallGeometry();
   const NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
   const uint64_t charge_bytes = ChargePerSlot(geometry, profile);
@@ -311,7 +311,7 @@ TEST_F(Shrinking, WhatIsWrittenAfterItWasZeroedIsErasedNextTime) {
 
 // The slots of a block that is evicted while it is verified are free after the read, and zeroed if
 // the tenant was erased.
-TEST(BetweenHolds, WhatGoesWhileItIsVerifiedIsFreeAfterwards) {
+TEST(BetweenHolds, SlotsEvictedWhileVerifiedAreFreeAfterwards) {
   for (const bool erase : {false, true}) {
     TestCache cache(4);
     const TenantId tenant = Must(cache.cache->AddTenant({.name = "a"}));

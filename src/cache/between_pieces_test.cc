@@ -101,7 +101,7 @@ TEST_F(BetweenPieces, APinPinsNothingThatCameInThePlaceOfItsBlocks) {
   ExpectAllCanGo();
 }
 
-TEST_F(BetweenPieces, APinOfWhatGoesAndComesBackStands) {
+TEST_F(BetweenPieces, APinStandsThoughItsBlocksGoAndComeBack) {
   cache_.Run(path_).reset();
   {
     const Meanwhile back(
@@ -279,7 +279,7 @@ TEST_F(BetweenPieces, NothingAfterADamagedBlockIsFoundOrPublishedWhileItIsMarked
 }
 
 // The block to be marked next is evicted, and another block takes its slot and its id.
-TEST_F(BetweenPieces, WhatIsTakenOutOfUseMayGoMeanwhile) {
+TEST_F(BetweenPieces, ABlockTakenOutOfUseMayGoMeanwhile) {
   constexpr uint64_t kFew = 150;
   const TenantId tenant = Must(cache_.cache->AddTenant({.name = "a"}));
   for (const bool erase : {false, true}) {
@@ -317,7 +317,7 @@ TEST_F(BetweenPieces, AViewHoldsAllOfItsSlotsOrNone) {
 }
 
 // It has the last two blocks; those before them are leased first.
-TEST_F(BetweenPieces, AViewOfTheEndThatGoesWhileItsPathIsLeased) {
+TEST_F(BetweenPieces, AViewWhoseBlocksGoWhileItsPathIsLeased) {
   auto sequence = cache_.Run(path_);
   const UnleasedView view =
       Must(sequence->View(0, StreamRole::kKey,
@@ -379,7 +379,7 @@ TEST_F(BetweenPieces, AShrinkGoesOnIfOthersTakeSomeOfItsRoom) {
 }
 
 // A slot beyond the new end that a request took meanwhile is given back when it is free.
-TEST_F(BetweenPieces, AShrinkLeavesWhatIsTakenBeyondItsEndMeanwhile) {
+TEST_F(BetweenPieces, AShrinkLeavesSlotsTakenBeyondItsEndMeanwhile) {
   cache_.Run(path_).reset();
   std::unique_ptr<Sequence> taken;
   {
@@ -396,7 +396,7 @@ TEST_F(BetweenPieces, AShrinkLeavesWhatIsTakenBeyondItsEndMeanwhile) {
   ExpectAllCanGo();
 }
 
-TEST_F(BetweenPieces, TheSearchUnderOtherRootsStandsWhatGoesMeanwhile) {
+TEST_F(BetweenPieces, TheSearchUnderOtherRootsToleratesEvictions) {
   for (const bool reused : {false, true}) {
     cache_.identity.adapter_version = 1;
     cache_.Run(path_).reset();
@@ -415,7 +415,7 @@ TEST_F(BetweenPieces, TheSearchUnderOtherRootsStandsWhatGoesMeanwhile) {
 
 // The other members of a domain must not learn of a member's blocks as soon as its erasure has
 // begun.
-TEST_F(BetweenPieces, NothingOfWhatIsErasedIsFoundUnderOtherRoots) {
+TEST_F(BetweenPieces, ErasedBlocksAreNotFoundUnderOtherRoots) {
   Must(cache_.cache->AddTenant({.name = "house", .shared = true}));
   const TenantId stays = Must(cache_.cache->AddTenant({.name = "a", .domain = "house"}));
   const TenantId goes = Must(cache_.cache->AddTenant({.name = "b", .domain = "house"}));

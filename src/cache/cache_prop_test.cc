@@ -1,5 +1,5 @@
 // The cache in lock step with a naive one, under random calls: tiny budgets, so that it evicts and
-// refuses all the time, and prompts that meet and part.
+// refuses all the time, and prompts that share beginnings and branch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ class NaiveCache {
     return found;
   }
 
-  /// Whether what comes after the first `blocks` blocks of a prompt has been in the index.
+  /// Whether the block after the first `blocks` blocks of a prompt was ever in the index.
   bool Ever(const Path& prompt, uint64_t blocks) const {
     return ever_.contains(Path(prompt.begin(), prompt.begin() + (blocks + 1) * kBlock));
   }
@@ -342,7 +342,7 @@ class CacheLockStep {
     }
     open_.push_back({.real = *std::move(opened), .naive = std::move(naive)});
     if (prng_.NextChance(3)) return;
-    // Its prompt is within what was reserved.
+    // Its prompt is within the reservation.
     Open& one = open_.back();
     Must(real_.model.Feed(*one.real, prompt));
     one.naive.written = prompt;

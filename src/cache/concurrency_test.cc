@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kLayers = 4;
 
-/// ConcurrencyRows whose every value tells its layer and token.
+/// Rows in which every value depends on its layer and token.
 struct ConcurrencyRows {
   explicit ConcurrencyRows(uint32_t heads, uint32_t dim) : width(heads * dim), head_dim(dim) {}
 

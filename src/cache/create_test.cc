@@ -1,4 +1,4 @@
-// Making caches: what is refused and what the refusal says.
+// Making caches: refused options, and the messages of the refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -60,7 +60,7 @@ TEST(Edges, EraseZeroesEveryFreeSlotThatItsTenantWrote) {
 
 // Keys after an erasure differ from those before it: slots that are still held of an erased prompt
 // do not prevent publishing the same prompt.
-TEST(Edges, AnErasedPromptIsPublishedAgainBesideWhatIsStillHeldOfIt) {
+TEST(Edges, AnErasedPromptIsPublishedAgainWhileItsOldBlocksAreHeld) {
   TestCache cache(20);
   Must(cache.cache->AddTenant({.name = "house", .shared = true}));
   for (const TenantId tenant : {kDefaultTenant, Must(cache.cache->AddTenant({.name = "a"}))}) {
@@ -105,7 +105,7 @@ TEST(Edges, AFloorMayTakeAllThatOthersLeave) {
   Must(add("none", 0));
 }
 
-TEST(Edges, WhatAFailedResizeCommittedGoesBack) {
+TEST(Edges, MemoryThatAFailedResizeCommittedGoesBack) {
   const auto host = MakeHostMemory(/*huge_pages=*/false);
   uint64_t failures = 0;
   for (uint64_t failing = 0;; ++failing) {

@@ -146,7 +146,7 @@ TEST(Fallback, ALatentIsStoredInF16) {
   EXPECT_THAT(ToJson((*cache)->stats()), HasSubstr("\"codec_fallbacks\":1"));
 }
 
-TEST(Fallback, WhatNoCodecCuresIsStillRefused) {
+TEST(Fallback, AGeometryThatNoCodecFitsIsStillRefused) {
   CacheOptions options = OptionsOf(Codec::kInt8, Codec::kInt8);
   options.geometry.groups.front().streams[0].heads = 0;
   const PoorKernels kernels({});

@@ -141,7 +141,7 @@ TEST(Memory, HaltReservesThePromptAndRefusesOnlyWhatDoesNotFit) {
   EXPECT_EQ(cache.model.Differs(*sequence, detour), "");
 }
 
-TEST(Memory, WhatCanNeverFitSaysSo) {
+TEST(Memory, ARequestThatCanNeverFitSaysSo) {
   TestCache cache(3);
   for (const OnFull on_full : {OnFull::kReject, OnFull::kHalt}) {
     const auto refused = cache.TryOpen(SomeTokens(3 * kBlock + 1, 1), {.on_full = on_full});

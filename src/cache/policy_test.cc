@@ -67,7 +67,7 @@ TEST(CachePolicy, ADroppedPlanIsARequestOfItsOwn) {
 }
 
 // A view that is the last holder of its blocks does not make them those of the request before.
-TEST(CachePolicy, WhatAViewLetsGoBelongsToNoRequest) {
+TEST(CachePolicy, BlocksThatAViewReleasesBelongToNoRequest) {
   TestCache t = CacheByLength();
   const auto brief = SomeTokens(2 * kBlock + 1, 1);
   const auto lengthy = SomeTokens(8 * kBlock + 1, 2);

@@ -28,7 +28,7 @@ struct RetainWorld : TestCache {
   ManualClock clock{50 * kRetainSecond_us};
 };
 
-TEST(Retain, WhatIsWantedLeastGoesFirst) {
+TEST(Retain, TheLowestPriorityGoesFirst) {
   RetainWorld world(/*slots=*/20);
   const auto low = SomeTokens(2 * kBlock, 1);
   const auto plain = SomeTokens(2 * kBlock, 2);

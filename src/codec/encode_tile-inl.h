@@ -1,5 +1,5 @@
-// A tile of sixteen tokens, encoded with a lane for each token: lanes never meet, so every target
-// gives the bits of token_codec.h.
+// A tile of sixteen tokens, encoded with a lane for each token: lanes are never combined, so every
+// target gives the bits of token_codec.h.
 #include "base/bits.h"
 #include "codec/formats/fp4-inl.h"
 #include "codec/formats/fp8-inl.h"

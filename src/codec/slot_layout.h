@@ -25,7 +25,7 @@ inline constexpr uint64_t kStreamAlignmentBytes = 64;
 /// the profile's open_dtype, and sealed.
 ///
 /// The layers that look back equally far are one *layer group* here, whatever groups the geometry
-/// has. Each has a slot of its own for a block, so that a window can let go of what is outside it.
+/// has. Each has a slot of its own for a block, so that a window can release the slots outside it.
 /// Models with one kind of layers have one.
 ///
 /// In the other arenas a slot is not one run of bytes but one piece in each of several arrays over
@@ -68,9 +68,9 @@ class SlotLayout {
   /// The geometry's group of `layer`. Needs layer < layer_count(), as the next three do.
   const LayerGroup& geometry_group(uint32_t layer) const;
   uint32_t group_of(uint32_t layer) const;
-  /// What is read as K: the key stream, or the latent.
+  /// The stream that is read as K: the key stream, or the latent.
   const StreamLayout& key(uint32_t layer) const;
-  /// What is read as V: the value stream, or the latent.
+  /// The stream that is read as V: the value stream, or the latent.
   const StreamLayout& value(uint32_t layer) const;
 
   /// The stream of one role.

@@ -26,7 +26,7 @@ constexpr uint16_t F16NotBelow(float value) {
   return F16ToF32(code) < value ? static_cast<uint16_t>(code + 1) : code;
 }
 
-/// What one token's codes are multiplied with, as stored, and what its values are encoded with.
+/// The factor of one token's codes, as stored, and the numbers that its values are encoded with.
 struct TokenScale {
   uint16_t scale = 0;    // f16
   uint16_t mid = 0;      // f16

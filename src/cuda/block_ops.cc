@@ -367,7 +367,7 @@ class DeviceBlockOps final : public BlockOps {
   }
 
   /// f(host, offset in the slot, pieces) for the bytes of one copy: sections that also follow one
-  /// another on the host are copied together. on the host, too, go together.
+  /// another on the host are copied together.
   template <typename F>
   static void ForEachRun(const SlotPieces& pieces, std::span<const SlotSection> sections,
                          const F& f) {

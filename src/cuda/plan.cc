@@ -10,8 +10,8 @@
 namespace quire::cuda {
 namespace {
 
-// Splits of one block of threads are at most so many: what it does once, for its queries, is then
-// little beside them, and the last blocks do not run alone for long.
+// Splits of one block of threads are at most so many: its work for the queries is then little
+// beside them, and the last blocks do not run alone for long.
 constexpr uint64_t kSplitsPerBlockMax = 8;
 
 /// Splits of some rows in which they see something: at most the sinks and the window.

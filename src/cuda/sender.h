@@ -14,7 +14,7 @@
 
 namespace quire::cuda {
 
-/// Pieces of pinned memory in turn: each is used again when the device has read it.
+/// A ring of pieces of pinned memory: each is used again when the device has read it.
 ///
 /// Threads: one at a time
 class Sender {

@@ -45,7 +45,7 @@ class DeviceAttentionTest : public testing::Test {
   }
 
   /// Whether a plan that is prepared once gives each of two layers the bits of a call, and the next
-  /// plan, which reuses its memory, gives other bits. plan, which has its memory, other bits.
+  /// plan, which reuses its memory, gives other bits.
   void ExpectPlansAsCalls(AttentionBackend& backend, const attention::TestShape& test,
                           uint32_t rows) {
     constexpr uint64_t kTokens = 700;

@@ -26,7 +26,7 @@ class DiskImageTest : public testing::Test {
   DiskImage disk_{4096, prng_};
 };
 
-TEST_F(DiskImageTest, WhatIsSyncedOutlivesAPowerCut) {
+TEST_F(DiskImageTest, SyncedBytesOutliveAPowerCut) {
   DiskImage::File& file = Make("a/x", Bytes(1000, 1));
   DiskImage::Sync(file);
   disk_.SyncNames("a");
@@ -78,7 +78,7 @@ TEST_F(DiskImageTest, ItHasSoMuchRoom) {
   EXPECT_EQ(disk_.bytes_used(), 4096u);
   EXPECT_TRUE(disk_.Resize(file, 10).has_value());
   EXPECT_EQ(disk_.bytes_used(), 10u);
-  disk_.set_bytes_max(5);  // what is there stays
+  disk_.set_bytes_max(5);  // present bytes stay
   EXPECT_EQ(disk_.Grow(file, 11).error().code, ErrorCode::kNoSpace);
   EXPECT_EQ(file.contents, Bytes(10, 1));
 }

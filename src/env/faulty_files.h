@@ -39,7 +39,7 @@ struct FaultyFilesOptions {
 
 /// What a disk does about sectors that it cannot read any more.
 enum class BadSectors : uint8_t {
-  kUntilWritten,  // a write gives them others: what they held is lost, and they work again
+  kUntilWritten,  // a write maps them to others: the old bytes are lost, and they work again
   kForGood,       // it has none left: writing to them fails as well
 };
 
@@ -70,11 +70,11 @@ class FaultyFiles : public Files {
 
   // What a test does to the machine.
 
-  /// Power is lost: what was synced stays, of the rest an arbitrary part, torn at sectors. Nothing
-  /// is in flight, and calls on this object fail until Restart.
+  /// Power is lost: synced bytes stay, of the others an arbitrary part, torn at sectors. Nothing is
+  /// in flight, and calls on this object fail until Restart.
   void LosePower();
-  /// The process is killed: what was written stays, of what was in flight an arbitrary part. As
-  /// above until Restart.
+  /// The process is killed: written bytes stay, of requests in flight an arbitrary part. As above
+  /// until Restart.
   void KillProcess();
   /// The machine runs again; no file is open and no lock is held.
   void Restart();

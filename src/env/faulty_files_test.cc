@@ -1,4 +1,4 @@
-// Each fault happens, is what its name says, and comes from the seed.
+// Each fault happens, does what its name says, and depends on the seed.
 #include "env/faulty_files.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ class FaultyFilesTest : public testing::Test {
   ManualClock clock_;
 };
 
-TEST_F(FaultyFilesTest, WhatWasSyncedOutlivesAPowerCutAndTheRestOnlyInParts) {
+TEST_F(FaultyFilesTest, SyncedBytesOutliveAPowerCutAndOthersOnlyInParts) {
   int kept = 0, lost = 0, torn = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const auto files = Make(seed);

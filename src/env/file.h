@@ -41,7 +41,7 @@ inline std::unexpected<Error> FailErrno(int error, std::string_view action, std:
 /// Threads: any
 Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
 
-/// Hands over a file, or what comes through a pipe until its end, in pieces of at most 64 KiB.
+/// Passes a file, or a pipe until its end, to `take` in pieces of at most 64 KiB.
 ///
 /// Errors:  kNotFound it does not exist; kCorrupt it holds more than bytes_max; kIo; what `take`
 ///          returns, which ends the reading
@@ -57,8 +57,8 @@ enum class FileReaders : uint8_t {
 
 /// Replaces a file so that a reader, or a crash, sees the old contents or the new, never a mixture:
 /// a temporary file beside it, synced, then renamed over it. A symbolic link stays: the file that
-/// it leads to is replaced, or made. What is no regular file (a device, a pipe, a descriptor of
-/// this process such as /dev/stdout) is written to as it is.
+/// it leads to is replaced, or made. Any other kind of file (a device, a pipe, a descriptor of this
+/// process such as /dev/stdout) is written to in place.
 ///
 /// Errors:  kNotFound the directory does not exist; kNoSpace the disk is full; kIo, also what is
 ///          written to takes no more. Of a regular file: the old one is as it was and no other is

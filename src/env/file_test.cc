@@ -48,7 +48,7 @@ std::string Read(const RandomAccessFile& file, uint64_t offset, size_t bytes) {
   return read ? text : read.error().message;
 }
 
-TEST_F(FileTest, WhatIsWrittenIsReadBack) {
+TEST_F(FileTest, WrittenBytesAreReadBack) {
   std::string bytes;
   for (int i = 0; i < 300'000; ++i) bytes.push_back(static_cast<char>(i * 7));
   ASSERT_TRUE(WriteFile(Path("a"), bytes));
@@ -126,7 +126,7 @@ TEST_F(FileTest, ALinkStaysAndLeadsToTheNewContents) {
   EXPECT_EQ(Names().size(), 5u) << "a temporary file was left";
 }
 
-TEST_F(FileTest, WhatIsNoRegularFileIsWrittenThrough) {
+TEST_F(FileTest, AFileThatIsNotRegularIsWrittenThrough) {
   // By links: what replaces a device instead spoils no machine.
   ASSERT_EQ(symlink("/dev/null", Path("null").c_str()), 0);
   ASSERT_EQ(symlink("/dev/full", Path("full").c_str()), 0);
@@ -147,7 +147,7 @@ TEST_F(FileTest, WhatIsNoRegularFileIsWrittenThrough) {
   EXPECT_TRUE(std::filesystem::is_fifo(Path("pipe")));
 }
 
-TEST_F(FileTest, ADescriptorOfTheProcessIsWrittenToWhereItStands) {
+TEST_F(FileTest, ADescriptorOfTheProcessIsWrittenToAtItsPosition) {
   const int file = open(Path("a").c_str(), O_RDWR | O_CREAT, 0666);
   ASSERT_GE(file, 0);
   ASSERT_EQ(write(file, "one ", 4), 4);

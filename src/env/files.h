@@ -1,5 +1,5 @@
-// Files by submission and completion: the door through which the stores reach a disk. Bulk bytes
-// go through a queue and no call waits for them; names and small metadata are plain calls.
+// Files by submission and completion: the interface through which the stores reach a disk. Bulk
+// bytes go through a queue and no call waits for them; names and small metadata are plain calls.
 #ifndef QUIRE_ENV_FILES_H_
 #define QUIRE_ENV_FILES_H_
 
@@ -81,7 +81,7 @@ class Files {
   virtual Result<void> Remove(const std::string& path) = 0;
   /// Errors: kNotFound, kIo
   virtual Result<void> Rename(const std::string& from, const std::string& to) = 0;
-  /// Until this returns, a power cut may forget what was made, removed or renamed in a directory.
+  /// Until this returns, a power cut may undo creating, removing or renaming files in a directory.
   virtual Result<void> SyncDirectory(const std::string& path) = 0;
 
   // Plain reads and writes, for metadata of a few kilobytes.

@@ -140,7 +140,7 @@ TEST_P(FilesSuite, CompleteGivesUpAfterItsTime) {
   EXPECT_EQ(files_->Complete(one, 1000), 0);
 }
 
-TEST_P(FilesSuite, WritingToWhatIsOpenForReadingFails) {
+TEST_P(FilesSuite, WritingToAFileOpenForReadingFails) {
   if (files_->queue_name() == "memory") GTEST_SKIP() << "has no such errors";
   files_->Close(MustOpen("a", {.create = true}));
   const FileId file = MustOpen("a", {.read_only = true});
@@ -172,7 +172,7 @@ TEST_P(FilesSuite, OneHolderOfALock) {
   files_->Close(MustOpen("lock", {.locked = true}));
 }
 
-TEST_P(FilesSuite, PreallocatedBytesReadAsZeroAndKeepWhatIsThere) {
+TEST_P(FilesSuite, PreallocatedBytesReadAsZeroAndKeepOldOnes) {
   const std::vector<std::byte> bytes(100, std::byte{5});
   FileId file = MustOpen("a", {.create = true, .bytes_preallocated = 1 << 16});
   EXPECT_EQ(files_->Length(file).value(), 1 << 16);
@@ -189,7 +189,7 @@ TEST_P(FilesSuite, PreallocatedBytesReadAsZeroAndKeepWhatIsThere) {
 }
 
 // Opening a pipe waits for its other end, unless the caller asks not to wait.
-TEST_P(FilesSuite, WhatIsNoRegularFileIsRefused) {
+TEST_P(FilesSuite, AFileThatIsNotRegularIsRefused) {
   if (files_->queue_name() == "memory") return;  // it has no other kinds of file
   ASSERT_TRUE(files_->MakeDirectory(Path("directory")));
   ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
@@ -223,7 +223,7 @@ TEST(Files, ThreadsStandInWhenAskedFor) {
 
 TEST(Files, ARefusedRingIsAnError) {
   // A ring needs a descriptor: with none left it is refused, as it is in a locked-down container.
-  // UBSan needs one too when it meets a type for the first time, so one ring is made before.
+  // UBSan needs one too when it checks a type for the first time, so one ring is made before.
   (void)MakeUringFiles(4);
   rlimit limit = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);

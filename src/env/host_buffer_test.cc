@@ -1,4 +1,4 @@
-// Memory for a device: pinned where it can be had, and else what there is.
+// Memory for a device: pinned where possible, else ordinary memory.
 #include "env/host_buffer.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(HostBuffer, IsOrdinaryMemoryWhereNoneCanBePinned) {
   EXPECT_EQ(pinned.asked, 1u);
 }
 
-TEST(HostBuffer, OrdinaryMemoryRefusesWhatNoMachineHas) {
+TEST(HostBuffer, OrdinaryMemoryRefusesMoreThanAnyMachineHas) {
   const auto refused = PlainHostAllocator().Allocate(uint64_t{1} << 60);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);

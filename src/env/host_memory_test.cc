@@ -96,7 +96,7 @@ TEST_P(HostMemoryWith, CommitsPagesAroundAndDecommitsPagesInside) {
   memory_->Release(base, kBytes);
 }
 
-TEST_P(HostMemoryWith, WhatIsNotCommittedCannotBeTouched) {
+TEST_P(HostMemoryWith, UncommittedMemoryCannotBeTouched) {
   std::byte* const base = memory_->Reserve(3 * kPageBytes).value();
   ASSERT_TRUE(memory_->Commit(base, 2 * kPageBytes).has_value());
   volatile std::byte* const touched = base;

@@ -35,7 +35,7 @@ TEST(LateStreams, EachIsInItsOrderAndTheyRunApart) {
   EXPECT_GT(overtaken, 100u);
 }
 
-TEST(LateStreams, WhatIsOrderedIsNeverOvertaken) {
+TEST(LateStreams, OrderedWorkIsNeverOvertaken) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     LateStreams streams("test", seed);
     int written = 0;

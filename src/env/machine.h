@@ -27,8 +27,8 @@ Result<uint64_t> ResidentBytes();
 /// Source:  setpriority(2): on Linux a nice value is a thread's own
 void StepBackBehindComputation();
 
-/// True when a sanitizer's shadow of every touched byte, or what it keeps of freed memory, counts
-/// as resident too: figures of ResidentBytes() then say nothing about this program, and tests that
+/// True when a sanitizer's shadow of every touched byte, or freed memory that it keeps, counts as
+/// resident too: figures of ResidentBytes() then say nothing about this program, and tests that
 /// assert them skip.
 inline constexpr bool kResidentBytesIncludeShadow =
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)  // g++

@@ -1,4 +1,4 @@
-// Host memory for tests that says it is pinned, counts what is out, and may have none to give.
+// Host memory for tests that claims to be pinned, counts its allocations, and may refuse.
 #ifndef QUIRE_ENV_PINNED_MEMORY_H_
 #define QUIRE_ENV_PINNED_MEMORY_H_
 
@@ -38,7 +38,7 @@ class PinnedMemory final : public HostAllocator {
     PlainHostAllocator().Free(memory, bytes);
   }
 
-  /// Whether a byte lies in what was given.
+  /// Whether a byte lies in an allocation.
   bool Has(const std::byte* byte) const {
     MutexLock lock(mutex_);
     const auto after = given_.upper_bound(byte);
@@ -48,7 +48,7 @@ class PinnedMemory final : public HostAllocator {
   bool empty = false;  // everything is refused
   std::atomic<uint64_t> asked = 0;
   std::atomic<uint64_t> bytes_out = 0;
-  std::atomic<std::byte*> last = nullptr;  // what was given last
+  std::atomic<std::byte*> last = nullptr;  // the last allocation
 
  private:
   mutable Mutex mutex_{LockRank::kLeaf};

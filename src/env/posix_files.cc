@@ -43,7 +43,7 @@ int CheckRegular(int descriptor) {
   return ::fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) == 0 ? 0 : errno;
 }
 
-// Length first: a file that has it keeps what it holds.
+// Checks the length first: a file that is long enough keeps its bytes.
 int Preallocate(int descriptor, uint64_t bytes) {
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0) return errno;

@@ -62,8 +62,8 @@ class SeenMemory final : public DeviceMemory {
     return all;
   }
 
-  /// What is in use of the first reservation, of a cache the slots of its first class. Pages go
-  /// from its end alone.
+  /// The bytes in use of the first reservation: the slots of a cache's first class. Pages are given
+  /// back only at its end.
   std::span<const std::byte> arena() const {
     const auto begin = pages_.lower_bound(first_.data());
     const auto end = pages_.lower_bound(first_.data() + first_.size());

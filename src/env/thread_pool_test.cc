@@ -53,7 +53,7 @@ TEST_P(ThreadPoolOf, NoTwoRunningCallsShareAWorkerNumber) {
   EXPECT_EQ(clashes.load(), 0);
 }
 
-// Runs of different lengths back to back, so that late workers meet the next Run at every stage.
+// Runs of different lengths back to back, so that late workers join the next Run at every stage.
 TEST_P(ThreadPoolOf, ManySmallRunsLoseNothing) {
   uint64_t expected = 0;
   std::vector<uint64_t> sums(GetParam() * 16, 0);  // [worker][padding]

@@ -27,7 +27,7 @@ TEST(Policies, SayWhatABlockCosts) {
        {Case{"lru", 8}, Case{"priority", 128 + 64}, Case{"token_limit", 96}, Case{"quire", 112}}) {
     EXPECT_EQ(MakePolicy(name)->bytes_per_block(), bytes) << name;
   }
-  // Of what is remembered: an entry, and 10 bytes for its place and its share of the buckets.
+  // For each remembered key: an entry, and 10 bytes for its place and its share of the buckets.
   EXPECT_EQ(GhostKeys::kBytesEach, 24u + 10);
   EXPECT_EQ(RecencyJudge::kBytesEach, 24u + 10);
   EXPECT_EQ(PathHistory::kBytesEach, 40u + 10);

@@ -13,8 +13,8 @@
 
 namespace quire::evict {
 
-/// What a caller may know about a block that becomes evictable. A policy uses what it understands;
-/// a field that is left out makes it guess worse, never wrong.
+/// Facts about a block that becomes evictable. A policy uses those that it understands; a missing
+/// fact makes its choice worse, never incorrect.
 struct BlockFacts {
   /// Names the block's tokens with all before them: uniform bits, equal for equal content, so that
   /// a block is known again after it was evicted. 0: unknown.
@@ -23,7 +23,7 @@ struct BlockFacts {
   BlockId parent = {};
   /// Blocks before it in its path.
   uint32_t depth = 0;
-  /// 0 to 100: what is wanted least goes first. Holds until expires_ms, then counts as unset.
+  /// 0 to 100: the lowest goes first. Holds until expires_ms, then counts as unset.
   uint8_t priority = 50;
   /// In the time of RequestFacts. 0: never.
   uint64_t expires_ms = 0;
@@ -32,7 +32,7 @@ struct BlockFacts {
 /// A use of one whole path.
 struct RequestFacts {
   uint64_t time_ms = 0;  // never goes back
-  /// BlockFacts::key of the path's whole blocks, the prompt's and then what was generated, first
+  /// BlockFacts::key of the path's whole blocks, the prompt's and then the generated ones, first
   /// block first. Read before the call returns.
   std::span<const uint64_t> keys = {};
   uint64_t prompt_tokens = 0;
@@ -76,9 +76,9 @@ class Policy {
   virtual bool hears_time() const { return false; }
   /// Sets the current time, which never goes back.
   virtual void Advance(uint64_t time_ms) { (void)time_ms; }
-  /// The blocks added until End were used by this request. What is added outside of a request (by
-  /// a view or a pin that was the last to hold a block) says nothing new about the block, except
-  /// that it is recent: its class, and what counts requests, stay as they were.
+  /// The blocks added until End were used by this request. A block added outside of a request (by a
+  /// view or a pin that held it last) only becomes recent: its class, and what counts requests,
+  /// stay as they were.
   virtual void Begin(const RequestFacts& request) { (void)request; }
   virtual void End() {}
   /// The policy's own state of one request while other calls come in between.
@@ -113,7 +113,7 @@ class Policy {
   virtual void Evict(BlockId block) { Remove(block); }
   /// The block is gone for another reason, which teaches nothing.
   virtual void Forget(BlockId block) { Evict(block); }
-  /// What goes first; nothing changes until it is removed. Empty when nothing is evictable.
+  /// The block to evict next; nothing changes until it is removed. Empty when nothing is evictable.
   virtual std::optional<BlockId> Victim() const = 0;
   /// Evictable blocks.
   virtual uint64_t size() const = 0;

@@ -1,4 +1,4 @@
-// What the callers want least goes first.
+// Blocks with the lowest priority go first.
 #ifndef QUIRE_EVICT_PRIORITY_H_
 #define QUIRE_EVICT_PRIORITY_H_
 
@@ -12,9 +12,9 @@
 
 namespace quire::evict {
 
-/// By BlockFacts::priority; of equal priorities what only one request used goes before prefixes
-/// that several shared, and what is old before what is recent. A priority that has expired counts
-/// as unset.
+/// By BlockFacts::priority; of equal priorities blocks that only one request used go before
+/// prefixes that several shared, and old ones before recent ones. A priority that has expired
+/// counts as unset.
 ///
 /// Cost: O(log leaves) per call, amortised; 128 bytes per block, 64 more if its priority expires
 class PriorityPolicy final : public Policy {

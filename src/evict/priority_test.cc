@@ -41,7 +41,7 @@ TEST(Priority, PrefixesOutliveTheRecentAndTheRecentTheOld) {
   EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{1, 2, 0}));
 }
 
-TEST(Priority, WhatNoRequestAddsCountsAsNone) {
+TEST(Priority, BlocksAddedOutsideARequestCountAsNone) {
   PriorityPolicy policy;
   policy.Begin({});
   for (const uint32_t block : {0U, 1U}) policy.Add(BlockId(block), {.key = block + uint64_t{1}});
@@ -91,7 +91,7 @@ TEST(Priority, TimePassesWithoutRequestsToo) {
 }
 
 // Between Begin and End calls for other requests may come in.
-TEST(Priority, WhatPausesIsNoRequest) {
+TEST(Priority, CallsDuringAPauseBelongToNoRequest) {
   PriorityPolicy policy;
   EXPECT_EQ(policy.Pause(), nullptr);
   policy.Begin({});

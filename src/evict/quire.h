@@ -1,5 +1,5 @@
-// The policy of this project: by what a cache of conversations knows, and by recency where that
-// does not help.
+// The policy of this project: by facts that a cache of conversations knows, and by recency where
+// these do not help.
 #ifndef QUIRE_EVICT_QUIRE_H_
 #define QUIRE_EVICT_QUIRE_H_
 
@@ -15,16 +15,16 @@
 
 namespace quire::evict {
 
-/// A prompt is a turn of a conversation that will go on, or will not. From what is known when a
-/// request ends (lengths, turn, time since the turn before, how many paths share a block, whether
-/// the block ends its path) an online model learns how soon its blocks are worth a hit, and the
-/// leaf that is worth least goes first. A sample of blocks runs through two caches in miniature;
-/// while recency does better there, or has done better in a cache of this size than this one did,
-/// the least recently used leaf goes first. So does it when callers leave the facts out, and when
-/// there is no memory to learn with.
+/// A prompt is a turn of a conversation that will continue, or will not. From facts that are known
+/// when a request ends (lengths, turn, time since the turn before, how many paths share a block,
+/// whether the block ends its path) an online model learns how soon its blocks are worth a hit, and
+/// the leaf that is worth least goes first. A sample of blocks runs through two caches in
+/// miniature; while recency does better there, or has done better in a cache of this size than this
+/// one did, the least recently used leaf goes first. So does it when callers leave the facts out,
+/// and when there is no memory to learn with.
 ///
 /// Cost: O(log blocks) per call, amortised; 112 bytes per block; of its history 24 KB for a model,
-///       34 bytes per block of the cache, and the rest for what is watched and for ends of paths
+///       34 bytes per block of the cache, and the rest for watched blocks and for ends of paths
 /// Source: docs/policies.md; ReturnModel
 class QuirePolicy final : public Policy {
  public:
@@ -74,7 +74,7 @@ class QuirePolicy final : public Policy {
     RecencyJudge::Progress judged{};
     PathHistory::Progress noted{};
   };
-  // What is remembered beyond the blocks that are there.
+  // The history: what is remembered of blocks that left the cache.
   struct Learner {
     ReturnShadow shadow;
     PathHistory paths;

@@ -85,7 +85,7 @@ class NaiveQuire {
       ReturnFeatures features = request_.features;
       if (block.branches > 0) features[8] = std::log2(1.0F + block.branches) / 2;
       if (ends_path) features[9] = 1;
-      // What is learned during a request counts for those with features of their own only.
+      // A class learned during a request counts only for blocks with features of their own.
       block.of_class = ends_path || block.branches > 0 ? ClassOf(features) : request_.of_class;
       if (learner_->shadow.Samples(facts.key)) {
         learner_->shadow.Use(facts.key, features, now_ms_, blocks_.size(), kEnough);
@@ -102,7 +102,7 @@ class NaiveQuire {
     has_evicted_ = true;
   }
 
-  // What is worth least of the oldest and newest leaves of each class, or the oldest of all.
+  // The least worth of the oldest and newest leaves of each class, or the oldest of all.
   std::optional<BlockId> Victim() const {
     if (!learner_ || !learner_->shadow.model_leads() || !learner_->judge.trusts()) return Oldest();
     std::map<uint32_t, std::pair<uint64_t, uint64_t>> ends;  // by class: stamps
@@ -187,7 +187,7 @@ class NaiveQuire {
   Request request_;
 };
 
-// A full cache of conversations that both policies hear of.
+// A full cache of conversations, of which both policies are told.
 class Conversations {
  public:
   Conversations(QuirePolicy& policy, NaiveQuire& judge, uint64_t seed)

@@ -60,7 +60,7 @@ class Service {
   std::unordered_map<uint64_t, BlockId> ids_;
 };
 
-// Long answers are read and continued, short ones are not; what is continued comes back after more
+// Long answers are read and continued, short ones are not; continued ones come back after more
 // blocks than fit.
 uint64_t HitsOfReaders(Policy& policy) {
   Service service(policy, 1000);
@@ -146,7 +146,7 @@ TEST(QuirePolicy, IsRecencyWithoutMemoryToLearn) {
 }
 
 // What no request adds keeps the class that its last request gave it, and is recent.
-TEST(QuirePolicy, WhatNoRequestAddsStaysInItsClass) {
+TEST(QuirePolicy, BlocksAddedOutsideARequestKeepTheirClass) {
   QuirePolicy quire;
   HitsOfReaders(quire);  // 1,000 blocks; the model leads
   const BlockId first = quire.Victim().value();

@@ -1,4 +1,4 @@
-// Keys that were seen lately, in the order in which they were, with what is known of each.
+// Keys that were seen lately, in that order, with a value for each.
 #ifndef QUIRE_EVICT_RECENT_KEYS_H_
 #define QUIRE_EVICT_RECENT_KEYS_H_
 

@@ -35,7 +35,7 @@ constexpr double kMemory = 1e6;  // blocks used, until what happened counts 1/e
 constexpr double kLoss = 0.001;  // of the blocks used, that may be lost to recency
 constexpr double kUsesLeast =
     65'536;                        // that counts as used from the start: to learn costs a little
-constexpr double kCredit = 0.005;  // of the blocks used: what was gained pays for no more losses
+constexpr double kCredit = 0.005;  // of the blocks used: gains pay for no more losses
 constexpr double kBack = 0.5;      // of that loss, when the policy may try again
 constexpr size_t kAhead = 8;       // lookups, so that those to come do not wait for memory
 
@@ -55,7 +55,7 @@ bool RecencyJudge::UseSome(const Path& path, Progress& at, uint64_t& keys_left) 
     if (!at.is_found) ++at.found;
   }
   if (!at.is_found) return false;
-  // What was found is leased while room is made for the rest; it ends with the first block as the
+  // Found blocks are leased while room is made for the others; afterwards the first block is the
   // most recent.
   for (; at.renewed < at.found && keys_left > 0; --keys_left) {
     const auto place = recent_.Find(keys[at.found - 1 - at.renewed++]);

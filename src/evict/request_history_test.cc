@@ -278,7 +278,7 @@ TEST(RecencyJudge, OnlyWhatWasAskedForCounts) {
   EXPECT_EQ(judge.balance(), -1.0);
 }
 
-// What was gained long ago does not pay for losses without end.
+// Old gains do not pay for unlimited losses.
 TEST(RecencyJudge, GainsPayForFewLosses) {
   RecencyJudge judge;
   uint64_t next = 1;

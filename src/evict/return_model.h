@@ -14,7 +14,7 @@
 
 namespace quire::evict {
 
-/// What is known about a block when its request ends. Scaled to about -1 to 1; the first is 1.
+/// Facts about a block when its request ends. Scaled to about -1 to 1; the first is 1.
 inline constexpr uint32_t kReturnFeatures = 10;
 using ReturnFeatures = std::array<float, kReturnFeatures>;
 
@@ -24,7 +24,7 @@ using ReturnFeatures = std::array<float, kReturnFeatures>;
 /// that it has not happened yet.
 ///
 /// The worth of keeping a block is the best rate of hits per time that any further stay promises
-/// (its Gittins index). So a block that is too young to return yet is worth what it will be worth.
+/// (its Gittins index). So a block that is too young to return yet already has its later worth.
 ///
 /// Threads: not synchronised
 /// Source:  Gittins, J. R. Stat. Soc. B 41(2), 1979
@@ -50,8 +50,8 @@ class ReturnModel {
   void CountReturn(uint32_t of_class, uint64_t age_ms) { ++returned_[of_class][AgeOf(age_ms)]; }
   void CountLost(uint32_t of_class, uint64_t age_ms) { ++lost_[of_class][AgeOf(age_ms)]; }
 
-  /// Takes what was counted into account, and forgets some of it. `scores` are of the blocks that
-  /// are watched now or a sample of them, in any order; `watched` counts all by class and age.
+  /// Takes the counts into account, and forgets some of them. `scores` are of the blocks that are
+  /// watched now or a sample of them, in any order; `watched` counts all by class and age.
   ///
   /// Cost: O(scores + kClasses * kAges^2)
   void Refit(std::vector<double>& scores, const ClassAges& watched);
@@ -110,7 +110,7 @@ struct Candidate {
 };
 
 /// Searches an order whose queues are the model's classes and whose weights are times of last use.
-/// What is worth keeping may first rise with age and then falls: in every class only the oldest and
+/// The worth of a block may first rise with age and then falls: in every class only the oldest and
 /// the newest can be worth least. Remembers what each class offers while its leaves, the time and
 /// the model stay the same, as they do between the evictions for one request.
 ///
@@ -127,7 +127,7 @@ class LeastWorth {
   enum class By : uint8_t { kNothing, kWorth, kAge };
 
   void StartAfresh(By by);
-  /// Sets what a class offers, and with it what goes first.
+  /// Sets the candidate of a class, and with it the first of all.
   void Offer(uint32_t of_class, const Candidate& candidate);
   void Rank();
 

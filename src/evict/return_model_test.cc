@@ -161,7 +161,7 @@ TEST(LeastWorth, TakesTheOldestOrNewestLeafOfAClass) {
   EXPECT_EQ(least_worth.Find(order, model, 60'000), BlockId(1));
 }
 
-// Paths without branches under a model that changes: what is remembered is never stale.
+// Paths without branches under a model that changes: remembered candidates are never stale.
 TEST(LeastWorth, EqualsASearchThroughAllClasses) {
   Prng prng(5);
   ReturnModel model;

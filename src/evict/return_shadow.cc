@@ -12,7 +12,7 @@ constexpr uint64_t kUsesPerFitMin = 512;
 constexpr uint64_t kUsesPerComparison = 64;
 constexpr double kHitsKept = 0.99;        // from one comparison to the next
 constexpr uint64_t kMiniatureLeast = 48;  // blocks
-constexpr double kStay = 0.5;             // of what is needed to lead, to stay the leader
+constexpr double kStay = 0.5;             // of the lead needed to become the leader, to stay it
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void ReturnShadow::Begin(uint64_t cache_blocks, bool is_full) {
   if (every_ > 1 && cache_blocks < every_ * kMiniatureLeast) SampleOneIn(every_ / 2);
 }
 
-// What is sampled no more teaches nothing.
+// Blocks that are sampled no more teach nothing.
 void ReturnShadow::SampleOneIn(uint64_t every) {
   every_ = every;
   for (BlockId place = watched_.Oldest(); !place.is_none();) {
@@ -103,7 +103,7 @@ BlockId ReturnShadow::LeastWorth(uint64_t now_ms) const {
   return least.block;
 }
 
-// Stops watching what was used longest ago.
+// Stops watching the least recently used blocks.
 void ReturnShadow::Forget(uint64_t now_ms) {
   const BlockId place = watched_.Oldest();
   const Watched& oldest = watched_[place];

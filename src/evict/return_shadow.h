@@ -1,5 +1,5 @@
-// Watches a sample of all blocks, evicted or not: what it sees teaches the return model, and two
-// caches in miniature show whether the model or recency would have hit more.
+// Watches a sample of all blocks, evicted or not: their uses teach the return model, and two caches
+// in miniature show whether the model or recency would have hit more.
 #ifndef QUIRE_EVICT_RETURN_SHADOW_H_
 #define QUIRE_EVICT_RETURN_SHADOW_H_
 
@@ -65,8 +65,8 @@ class ReturnShadow {
 
   BlockId lru_oldest_{};  // from here on, the cache that goes by recency
   uint64_t lru_blocks_ = 0;
-  // The cache that goes by the model: what was used last stands last in its class, so nothing needs
-  // sorting.
+  // The cache that goes by the model: the most recent block stands last in its class, so nothing
+  // needs sorting.
   Rings by_class_{ReturnModel::kClasses};
   uint64_t model_blocks_ = 0;
   uint64_t every_ = kEveryMost;

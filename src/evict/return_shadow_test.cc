@@ -54,7 +54,7 @@ TEST(ReturnShadow, TheModelLeadsWhereFeaturesTell) {
   EXPECT_LT(shadow.model().horizon_ms(), 1500.0 * 2);
 }
 
-// What was used last is used next: nothing beats recency.
+// The most recent block is used next: nothing beats recency.
 TEST(ReturnShadow, RecencyRulesWhereItIsBest) {
   ReturnShadow shadow;
   Prng prng(1);
@@ -67,7 +67,7 @@ TEST(ReturnShadow, RecencyRulesWhereItIsBest) {
   }
 }
 
-// What fits into the larger cache by itself needs no model; in the smaller one it does.
+// Blocks that fit into the larger cache need no model; in the smaller one they do.
 TEST(ReturnShadow, ShrinksAndGrowsWithTheCache) {
   ReturnShadow shadow;
   Returners returners;

@@ -90,7 +90,7 @@ void ReuseEstimator::Compact() {
   for (uint32_t* moment : moments) {
     if (moment != nullptr) *moment = next_moment_++;
   }
-  // Each of the first moments has one key: what lies in the range of each node is known.
+  // Each of the first moments has one key: the number of keys in the range of each node is known.
   for (uint32_t i = 1; i < tree_.size(); ++i) {
     const uint32_t range = i & -i;
     tree_[i] = static_cast<int32_t>(next_moment_ - 1 - std::min(next_moment_ - 1, i - range));

@@ -1,4 +1,4 @@
-// What a cache that goes by recency would hit, for all its sizes at once.
+// Hits of an LRU cache, for all sizes at once.
 #ifndef QUIRE_EVICT_REUSE_ESTIMATOR_H_
 #define QUIRE_EVICT_REUSE_ESTIMATOR_H_
 
@@ -36,8 +36,8 @@ class ReuseEstimator {
     Touch(keys);
   }
   /// The two halves of it, to be called in pieces: a request looks up its whole path, first block
-  /// first, before it uses any of it, and what it used is left with the first block as the most
-  /// recent, so the last piece is touched first.
+  /// first, before it uses any of it, and afterwards its first block is the most recent, so the
+  /// last piece is touched first.
   void CountAsked(std::span<const uint64_t> keys);
   void Touch(std::span<const uint64_t> keys);
 

@@ -146,7 +146,8 @@ TEST(ReuseEstimator, KeepsAsManySamplesAsItMay) {
     ASSERT_EQ(reuse.samples(), small.samples());
     ASSERT_EQ(reuse.scale(), small.scale());
   }
-  // What follows differs from one that always was so small by what came before alone.
+  // Later estimates differ from those of a sample that always was so small only by the earlier
+  // uses.
   EXPECT_NEAR(reuse.HitRatio(4000), LruHitRatio(requests, 4000), 0.06);
   reuse.SetCapacity(1024);
   EXPECT_EQ(reuse.samples(), 256u) << "more of those to come";

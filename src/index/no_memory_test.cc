@@ -144,7 +144,7 @@ TEST(NoMemory, ASetThatGrowsAndSplitsThroughFailuresIsRight) {
   EXPECT_EQ(set.size(), kNumbers);
 }
 
-TEST(NoMemory, WhatWasReservedNeedsNone) {
+TEST(NoMemory, AReservedInsertionNeedsNone) {
   SplitSet set;
   Prng prng(1);
   for (uint32_t i = 0; i < 3000; i += 2) {

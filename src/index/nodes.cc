@@ -77,7 +77,7 @@ void Nodes::PopBlock(uint32_t number, uint32_t block_tokens) {
   node.blocks.pop_back();
   Wipe(std::span(node.tokens).last(block_tokens));
   node.tokens.resize(node.tokens.size() - block_tokens);
-  // Runs double when they grow and never keep three times what they hold.
+  // Runs double when they grow and never keep three times the memory of their blocks.
   if (node.blocks.size() <= (node.blocks.capacity() + 1) / 3) {
     run_bytes_ -= HeapBytes(node);
     node.blocks.shrink_to_fit();

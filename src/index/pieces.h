@@ -1,4 +1,4 @@
-// An array that grows without moving what it holds.
+// An array that grows without moving its elements.
 #ifndef QUIRE_INDEX_PIECES_H_
 #define QUIRE_INDEX_PIECES_H_
 

@@ -356,7 +356,7 @@ void RadixTree::InsertLeaf(uint32_t number, uint32_t blocks_before, std::span<co
   };
   const Node& node = nodes_[number];
   const bool splits = blocks_before < node.blocks.size();
-  // Memory first: what is shared with others changes when nothing can fail any more.
+  // Memory first: shared nodes change when nothing can fail any more.
   const Nodes::Next next = nodes_.Reserve();
   const uint32_t above = splits ? next.first : number;
   Run added = run_of(tokens, blocks);

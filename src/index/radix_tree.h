@@ -2,7 +2,7 @@
 //
 // A node holds a run of consecutive blocks, tokens beside tokens, so that a long shared prefix is
 // compared like one array. Its children all continue after its last block; a path that leaves a run
-// in the middle splits it. A hash only finds candidates: what is returned has been compared token
+// in the middle splits it. A hash only finds candidates: returned blocks have been compared token
 // by token.
 #ifndef QUIRE_INDEX_RADIX_TREE_H_
 #define QUIRE_INDEX_RADIX_TREE_H_
@@ -19,7 +19,7 @@
 
 namespace quire::index {
 
-/// One identity's part of the tree: blocks of different roots never meet.
+/// The root of one identity's blocks; blocks of different roots are never on one path.
 using RootId = Id<struct RootTag, uint32_t>;
 
 /// Tokens to block ids. Block ids should be small, dense numbers: a table is indexed by them.
@@ -61,7 +61,7 @@ class RadixTree {
   uint32_t Find(RootId root, std::span<const TokenId> tokens, std::vector<BlockId>& path) const {
     return Find(root, BlockId::None(), tokens, path);
   }
-  /// The same of what comes after a block of the tree (none: after the root).
+  /// The same after a block of the tree (none: after the root).
   uint32_t Find(RootId root, BlockId after, std::span<const TokenId> tokens,
                 std::vector<BlockId>& path) const;
 

@@ -1,5 +1,5 @@
 // The radix tree in lock step with a sorted map from whole paths to ids, under random calls over a
-// tiny alphabet, so that paths part and meet all the time.
+// tiny alphabet, so that paths often share blocks and branch.
 #include <gtest/gtest.h>
 
 #include <rapidcheck/gtest.h>

@@ -192,7 +192,7 @@ TEST_F(RadixTreeTest, TellsTokensOfABlock) {
   EXPECT_EQ(tokens(20), Tokens({8, 9}));
 }
 
-TEST_F(RadixTreeTest, ContainsOnlyWhatIsThere) {
+TEST_F(RadixTreeTest, ContainsOnlyInsertedBlocks) {
   EXPECT_TRUE(tree_.contains(BlockId(10)));
   EXPECT_FALSE(tree_.contains(BlockId(9)));
   EXPECT_FALSE(tree_.contains(BlockId(1000)));

@@ -1,4 +1,4 @@
-// What continues a block, and what it continues, beside a search over all of them.
+// The descendants and ancestors of a block, beside a search over all blocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -63,7 +63,7 @@ TEST(BlockMap, OfMillionsOfSlotsIsAFewRows) {
                                   "3000000  .\n");
 }
 
-// A mark looks up what its owner knows, under the owner's lock, which ranks below the pool's.
+// A mark looks up its owner's state, under the owner's lock, which ranks below the pool's.
 TEST(BlockMap, AMarkMayTakeLocks) {
   const auto memory = MakeHostMemory(false);
   const auto pool = Make(*memory, 4, 2);

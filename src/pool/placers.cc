@@ -76,8 +76,8 @@ uint32_t BestFit::FirstOfAtLeast(uint32_t count) const {
   return found;
 }
 
-// Makes slots that are in no run a run. Goes down to where its priority puts it, and splits what is
-// there around it.
+// Makes slots that are in no run a run. Goes down to the place of its priority, and splits the
+// subtree there around it.
 void BestFit::Link(uint32_t first, uint32_t length) {
   lengths_[first] = length;
   lengths_[first + length - 1] = length;

@@ -88,7 +88,7 @@ class FreeList final : public Placer {
   uint32_t first_unused_ = 0;  // the slots from this number on were never handed out
 };
 
-/// First fit: the lowest free slots, so that what is used stays together at the bottom.
+/// First fit: the lowest free slots, so that used slots stay together at the bottom.
 ///
 /// A bitmap of the free slots.
 ///
@@ -137,8 +137,8 @@ class FirstFit final : public RunPlacer {
 /// run keeps its node in the metadata of its first slot, so nothing is ever allocated; its length
 /// also stands at its last slot, where a neighbour that becomes free finds it.
 ///
-/// The tree is a treap: what is a heap in it is a hash of the first slot, so its shape follows from
-/// the free runs alone, and its depth is that of a random tree.
+/// The tree is a treap whose heap order is a hash of the first slot, so its shape follows from the
+/// free runs alone, and its depth is that of a random tree.
 ///
 /// Lifetime: borrows the memory
 /// Cost:     O(log of the free runs) expected, for every run taken, grown or given back
@@ -179,7 +179,7 @@ class BestFit final : public RunPlacer {
 /// be: two halves that are free merge at once. So the free blocks follow from the free slots alone,
 /// and slots_max need not be a power of two: the blocks of its binary digits are there at first.
 ///
-/// A run is cut from the front of the lowest block of the smallest order that holds it; the rest of
+/// A run is cut from the start of the lowest block of the smallest order that holds it; the rest of
 /// that block stays free, so that a run never holds more than it asked for.
 ///
 /// Lifetime: borrows the memory

@@ -207,7 +207,7 @@ std::optional<std::span<const Pool::Freed>> Pool::FindFreed(uint32_t& cursor,
 }
 
 // Gives back the first of these, and its neighbours among them as far as one hold of the lock
-// allows. `next` moves over what was looked at. Slots handed out since stay as they are.
+// allows. `next` moves over the examined slots. Slots handed out since stay as they are.
 uint64_t Pool::TrimSome(std::span<const Freed> freed, size_t& next) {
   MutexLock lock(mutex_);
   const auto can_trim = [&](const Freed& was) QUIRE_REQUIRES(mutex_) {

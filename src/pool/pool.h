@@ -39,10 +39,10 @@ struct PoolOptions {
 ///   2. Allocate hands out slots with one reference each, Retain adds one, Release drops one.
 ///   3. The last Release frees the slot and moves its generation; its address never changes.
 ///   4. Trim gives the pages of freed slots back to the system.
-///   5. CommitSlots and SetSlots make it grow; SetSlots, the release of what is used beyond, and
-///      GiveBackTail make it shrink. No slot moves.
+///   5. CommitSlots and SetSlots make it grow; SetSlots, the release of slots in use beyond the
+///      end, and GiveBackTail make it shrink. No slot moves.
 ///
-/// Which slots it hands out is the placement's business. All but kFreeList also hand out runs:
+/// The placement decides which slots it hands out. All but kFreeList also hand out runs:
 /// consecutive slots, so that data(run.first) is one array. The pool does not remember runs: each
 /// slot of one is counted, released and freed like any other, alone or with the rest.
 ///
@@ -161,7 +161,8 @@ class Pool {
   /// slots' bytes: as much as they could hold, resident or not.
   ///
   /// `settle`, if any, is called again and again, without the lock: when it returns no operation
-  /// works on slots that were free before. What is handed out or freed meanwhile is left.
+  /// works on slots that were free before. Slots that are handed out or freed meanwhile stay as
+  /// they are.
   ///
   /// Threads: lets go of the lock again and again, so that no call waits for more than some 16 MiB
   /// Cost:    O(highest slot ever used), and the system's time to drop the pages

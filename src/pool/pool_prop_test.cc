@@ -153,7 +153,7 @@ RC_GTEST_PROP(PoolProperty, EqualsTheNaiveModel, ()) {
     Step(*pool, model);
     Compare(*pool, model);
   }
-  // What is free in the end can be had, once each, and is disjoint from what is used.
+  // Free slots at the end can be allocated, once each, and are disjoint from used ones.
   std::vector<SlotId> rest(pool->free_count());
   RC_ASSERT(pool->Allocate(rest));
   std::set<uint32_t> all;

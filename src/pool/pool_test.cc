@@ -221,7 +221,7 @@ TEST_F(PoolTest, TrimKeepsThePagesThatSlotsInUseShare) {
         std::ranges::any_of(used, [&](uint32_t other) { return other / kSlotsPerPage == page; });
     EXPECT_TRUE(all(slot, kept ? std::byte{7} : std::byte{0})) << slot.number();
   }
-  // What is freed later takes its page along, with those that were given back before.
+  // A slot that is freed later takes its page along, with the slots that were given back before.
   EXPECT_TRUE(pool->Release(SlotId(38)));
   EXPECT_EQ(pool->Trim(), 4 * kPieceBytes);
   for (const uint32_t slot : {36u, 37u, 38u, 39u}) EXPECT_TRUE(all(SlotId(slot), std::byte{0}));
@@ -305,7 +305,7 @@ TEST_F(PoolTest, GrowsInPlaceUpToItsAddresses) {
   }
 }
 
-// Pieces share pages: what goes reads as zero when it comes back, what stays keeps its bytes.
+// Pieces share pages: removed slots read as zero when they come back, the others keep their bytes.
 TEST_F(PoolTest, ShrinksToAnyNumberOfSlots) {
   for (const uint32_t pieces : {1u, 4u}) {
     const auto pool =
@@ -339,7 +339,7 @@ TEST_F(PoolTest, ShrinksToAnyNumberOfSlots) {
   }
 }
 
-TEST_F(PoolTest, WhatIsInUseBeyondTheEndStaysUntilItIsReleased) {
+TEST_F(PoolTest, SlotsInUseBeyondTheEndStayUntilReleased) {
   const auto pool = Make(100, 6);
   const auto slots = Allocate(*pool, 6);
   *pool->data(slots[5]) = std::byte{5};

@@ -1,4 +1,5 @@
-// More slots, or fewer: what is committed, what is handed out, what is given back.
+// More slots, or fewer: the memory that is committed and given back, and the slots that are handed
+// out.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,7 +63,7 @@ std::vector<SlotRun> Pool::FreeRunsBeyond(uint32_t end) const {
   const auto is_free = [this](uint32_t slot) QUIRE_REQUIRES(mutex_) {
     return slot >= used_end_ || slots_[slot].references == 0;
   };
-  // What was never used is free and need not be looked at.
+  // Slots that were never used are free and need no check.
   uint32_t first = std::min(end, used_end_);
   while (first > 0 && is_free(first - 1)) --first;
   std::vector<SlotRun> runs;

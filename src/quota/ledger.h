@@ -1,4 +1,4 @@
-// Bytes charged against one hard limit, and what one party holds of a budget that many share. Pure
+// Bytes charged against one hard limit, and the bytes of one party in a shared budget. Pure
 // arithmetic: the caller knows what the bytes are.
 #ifndef QUIRE_QUOTA_LEDGER_H_
 #define QUIRE_QUOTA_LEDGER_H_
@@ -95,9 +95,9 @@ class Account {
     return bytes <= used_bytes_ && used_bytes_ - bytes >= floor_bytes_;
   }
 
-  /// What others can surely get from it by evicting victims, of which it has `evictable_bytes` in
-  /// all, until the next one would cut into the floor. No victim is larger than `victim_bytes`;
-  /// `same_size`: all are exactly so large.
+  /// Bytes that others can certainly get by evicting its victims (`evictable_bytes` in all) until
+  /// the next one would cut into the floor. No victim is larger than `victim_bytes`; `same_size`:
+  /// all are exactly so large.
   uint64_t Spare(uint64_t evictable_bytes, uint64_t victim_bytes, bool same_size) const {
     const uint64_t above = used_bytes_ - std::min(used_bytes_, floor_bytes_);
     if (evictable_bytes <= above) return evictable_bytes;

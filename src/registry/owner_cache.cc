@@ -148,8 +148,8 @@ void OwnerCacheImpl::GiveBack() {
   room_tokens_.store(0, std::memory_order_relaxed);
 }
 
-// Readers take no lock of the owner's. If it ends meanwhile the sequence is empty, and what they
-// took before stays pinned.
+// Readers take no lock of the owner's. If it ends meanwhile the sequence is empty, and slots that
+// they took before stay pinned.
 Result<void> OwnerCacheImpl::Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                                     std::span<float> out) const {
   QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));

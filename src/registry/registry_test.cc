@@ -340,7 +340,7 @@ TEST(Registry, ACacheMadeWhileTheBudgetGrowsGrowsToo) {
   world.ExpectHolds(*late, history);
 }
 
-TEST(Registry, ACacheMadeWhileTheBudgetIsSmallGrowsToWhatTheBudgetWas) {
+TEST(Registry, ACacheMadeWhileTheBudgetIsSmallGrowsToTheFormerBudget) {
   World world(20);
   Must(world.registry->Resize(world.BytesFor(4)));
   OwnerOptions left_out;
@@ -372,7 +372,7 @@ TEST(Registry, AClearedOwnerHasNoRoomLeft) {
   EXPECT_EQ(world.registry->Find(InferenceOwner{2}), nullptr) << "it made room";
 }
 
-TEST(Registry, WhatHasNoRoomIsRefusedByNameWhenOnlyTrainingIsLeft) {
+TEST(Registry, AnOwnerWithoutRoomIsRefusedByNameWhenOnlyTrainingIsLeft) {
   World world(8);
   const auto run = world.Get(TrainingOwner{"lora", 1});
   const auto history = SomeTokens(7 * kBlock, 1);

@@ -1,4 +1,4 @@
-// An engine on a registry: what it opens are owners on the one budget, and nothing else differs
+// An engine on a registry: its sequences are owners on the one budget, and nothing else differs
 // from a cache of its own. SPEC O1, O2, O3.
 #include "registry/request_cache.h"
 
@@ -74,7 +74,7 @@ struct World {
   std::unique_ptr<Registry> registry;
 };
 
-TEST(RequestCache, WhatItOpensIsAnOwnerUntilItEnds) {
+TEST(RequestCache, ASequenceIsAnOwnerUntilItEnds) {
   World world(20);
   const auto first = world.Get(InferenceOwner{0});
   const auto prompt = SomeTokens(3 * kBlock + 2, 1);
@@ -140,7 +140,7 @@ TEST(RequestCache, ARunningRequestIsNotEvictedAndEvictsNoOwner) {
   EXPECT_EQ(registry.budget_bytes(), World::BytesFor(20));
 }
 
-TEST(RequestCache, ReleasedByNameItEndsWhenTheEngineLetsGo) {
+TEST(RequestCache, AnOwnerReleasedByNameEndsWhenTheEngineGivesItBack) {
   World world(20);
   const auto prompt = SomeTokens(2 * kBlock, 1);
   auto sequence = world.Run(prompt);

@@ -342,7 +342,7 @@ class Stress {
     ASSERT_TRUE(code == ErrorCode::kNoSpace || code == ErrorCode::kNotFound)
         << done.error().message;
     ASSERT_TRUE(id >= 4 || code == ErrorCode::kNoSpace) << "a training run ended";
-    // Rows of half a step must not stay before what comes next.
+    // Rows of half a step must not stay before the next ones.
     (void)owner.Clear();
   }
 

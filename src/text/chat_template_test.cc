@@ -134,7 +134,7 @@ double ThreadCpuSeconds() {
 
 // Each repeats an operation that takes minutes or hours before a limit is reached, if it is
 // implemented in the obvious way and charged by the length of a text or not at all.
-TEST(ChatTemplateTest, WhatIsChargedIsTheWorkThatIsDone) {
+TEST(ChatTemplateTest, ChargesEqualTheWorkDone) {
   const std::string often = "{% set r = range(100000) %}{% for i in r %}{% for j in r %}";
   const std::string ends = "{% endfor %}{% endfor %}";
   const std::string texts = "{% set a = 'a' * 200000 %}{% set b = 'a' * 100000 ~ 'b' %}";

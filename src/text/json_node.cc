@@ -5,7 +5,7 @@
 namespace quire::model {
 namespace {
 
-// What is missing, as a value to point at.
+// A missing value, to point at.
 const Json kNull;
 
 }  // namespace

@@ -83,7 +83,7 @@ TEST(TokenizerTest, BytesAndAddedTokens) {
   EXPECT_EQ(tokenizer.id_end(), 301u);
 }
 
-// Bytes that are no text count as what they print as.
+// Bytes that are not text count as the text that they print as.
 RC_GTEST_PROP(TokenizerProperty, TextComesBack, (const std::string& bytes)) {
   static const Tokenizer tokenizer = Parsed(Minimal());
   RC_ASSERT(tokenizer.Decode(Encoded(tokenizer, bytes)) == ToUtf8(bytes));

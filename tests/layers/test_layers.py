@@ -1,4 +1,5 @@
-"""Who may include whom (src/LAYERS), and the shape of files: the rules a compiler does not check."""
+"""Which layer may include which (src/LAYERS), the shape of files, and words: the rules that a compiler
+does not check."""
 
 import functools
 import pathlib
@@ -21,6 +22,18 @@ GONE_WORDS = {
     "leaving": "pending write-back", "mass": "importance",
     "part": "layer group, bucket, piece, ...", "parts": "the same", "standing": "block state",
 }
+# Words that hide what acts, or that the glossary replaced, in comments and documents.
+VAGUE_WORD = re.compile(r"\b(nobody|anybody|somebody|everybody|whoever|who|hollow)\b", re.IGNORECASE)
+# What is checked for them so far: the list grows until it is every folder and document.
+PLAIN = (
+    "bench", "include", "sim", "tests", "src/attention", "src/base", "src/cache", "src/codec",
+    "src/cuda", "src/env", "src/evict", "src/index", "src/pool", "src/quota", "src/registry",
+    "src/text", "docs/benchmarks.md", "docs/cache.md", "docs/codecs.md", "docs/cuda.md",
+    "docs/dependencies.md", "docs/durability.md", "docs/format", "docs/glossary.md",
+    "docs/house.md", "docs/numerics.md", "docs/policies.md", "docs/streaming.md", "HACKING.md",
+    "README.md",
+)
+NOT_PLAIN_YET = ("src/cache/below",)
 # Names of the public interface that are older than the glossary: they stay.
 PUBLIC_NAMES = ("hollow_blocks",)
 PUBLIC_NAME = re.compile(rf"\b(?:{'|'.join(PUBLIC_NAMES)})\b")
@@ -32,6 +45,8 @@ DEAR_HEADERS = {
 }
 # Comments and string literals.
 NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+# Fenced blocks, and code inside a line.
+DOCUMENTS_CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -156,6 +171,33 @@ def word_violations(root):
                 yield f"{where}:{number}: '{word}' is called {GONE_WORDS[word]}"
 
 
+@functools.cache
+def vague_words_in(text, is_document):
+    """(line, word) of the vague words in the comments of a program, or outside a document's code."""
+    found = []
+    if is_document:
+        text = DOCUMENTS_CODE.sub(lambda cut: "\n" * cut[0].count("\n"), text)
+        cuts = [(0, text)]
+    else:
+        cuts = [(cut.start(), cut[0]) for cut in NOT_CODE.finditer(text) if cut[0][0] == "/"]
+    for begin, prose in cuts:
+        for match in VAGUE_WORD.finditer(prose):
+            found.append((text.count("\n", 0, begin + match.start()) + 1, match[0]))
+    return found
+
+
+def prose_violations(root):
+    for name in PLAIN:
+        for path in [root / name, *sorted((root / name).rglob("*"))]:
+            where = path.relative_to(root)
+            if path.suffix not in (*CODE, ".md") or str(where).startswith(NOT_PLAIN_YET):
+                continue
+            if not path.is_file():
+                continue
+            for number, word in vague_words_in(path.read_text(), path.suffix == ".md"):
+                yield f"{where}:{number}: '{word}': name what acts, in the glossary's words"
+
+
 def public_name_violations(root):
     """A name that the public headers no longer have may not keep its exception."""
     text = "".join(path.read_text() for path in code_files(root / "include"))
@@ -177,7 +219,8 @@ def dear_header_violations(root):
 def violations(root):
     found = []
     for check in (table_violations, layer_violations, public_violations, shape_violations,
-                  word_violations, public_name_violations, dear_header_violations):
+                  word_violations, prose_violations, public_name_violations,
+                  dear_header_violations):
         found += check(root)
     return found
 
@@ -191,6 +234,36 @@ class Layers(unittest.TestCase):
         self.assertIn("base", read_layers(ROOT))
         self.assertGreater(len(list(code_files(ROOT / "src" / "base"))), 10)
         self.assertTrue(list(includes(ROOT / "src" / "base" / "hash.cc")))
+
+
+class Prose(unittest.TestCase):
+    """The check of comments and documents, on a folder with nothing else."""
+
+    def found(self, path, text):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / path
+            file.parent.mkdir(parents=True)
+            file.write_text(text)
+            return [line.split(": name")[0] for line in prose_violations(pathlib.Path(folder))]
+
+    def test_vague_words_in_comments_and_documents(self):
+        for path, text, message in (
+                ("src/pool/a.cc", "int a;  // Whoever asks first.\n", "src/pool/a.cc:1: 'Whoever'"),
+                ("src/pool/a_test.cc", 'auto a = "who";\n/* It is\n   nobody\'s. */\n',
+                 "src/pool/a_test.cc:3: 'nobody'"),
+                ("docs/cache.md", "```\nwho\n```\n`who` is a hollow block.\n",
+                 "docs/cache.md:4: 'hollow'")):
+            self.assertEqual(self.found(path, text), [message])
+
+    def test_the_same_in_strings_and_code_and_where_it_is_not_checked_yet(self):
+        for path, text in (("src/pool/a.cc", 'int who; auto b = "// nobody"; int hollow_blocks;\n'),
+                           ("docs/cache.md", "A `nobody`.\n```\nwho\n```\n"),
+                           ("src/cache/below/a.h", "// Whoever.\n"), ("docs/a.md", "Who?\n")):
+            self.assertEqual(self.found(path, text), [])
+
+    def test_every_entry_of_the_list_exists(self):
+        for name in (*PLAIN, *NOT_PLAIN_YET):
+            self.assertTrue((ROOT / name).exists(), name)
 
 
 class Planted(unittest.TestCase):

@@ -1,4 +1,6 @@
-// A failure that the caller ignores. flags: -Werror=unused-result expect: ignoring return value
+// A failure that the caller ignores.
+// flags: -Werror=unused-result
+// expect: ignoring return value
 #include "base/json.h"
 
 bool Use() {

@@ -135,7 +135,7 @@ TEST(Append, TakesRowsOfEveryTypeAndRoundsThemOnce) {
   }
 }
 
-TEST(Gather, AnyRangeIsWhatWasWritten) {
+TEST(Gather, AnyRangeHasTheWrittenRows) {
   TestCache cache(8);
   const auto tokens = SomeTokens(53, 1);
   const auto sequence = cache.Run(tokens);
@@ -155,7 +155,7 @@ TEST(Gather, AnyRangeIsWhatWasWritten) {
   }
 }
 
-TEST(Gather, RefusesWhatIsNotThere) {
+TEST(Gather, RefusesMissingTokens) {
   TestCache cache(8);
   const auto sequence = cache.Run(SomeTokens(20, 1));
   std::vector<float> out(20 * 8);

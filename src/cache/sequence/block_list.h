@@ -70,7 +70,7 @@ class BlockList {
   /// Copies the shared chunks from that of `block` on.
   void Own(uint64_t block);
 
-  /// What one block takes, in bytes.
+  /// Bytes of one block's entry.
   uint64_t block_bytes() const;
   /// Bytes that Own(block) will copy, and that Resize(blocks) will add.
   uint64_t BytesToOwn(uint64_t block) const;

@@ -134,7 +134,7 @@ TEST(BlockList, AForkTakesLittleHoweverLongItsPathIs) {
   EXPECT_GT(fork.BytesToOwn(0), whole_bytes * 9 / 10);
 }
 
-TEST(BlockList, GrowingIsPaidForByWhatIsAdded) {
+TEST(BlockList, GrowingIsPaidForByTheAddedEntries) {
   BlockList list(2, 16, /*keeps_tokens=*/false);
   uint64_t paid = 0;
   for (const uint64_t blocks : {1U, 2U, 5U, 63U, 64U, 65U, 500U}) {

@@ -39,7 +39,7 @@ std::vector<OpenAsKind> Kinds() {
           {"residual", SmallGeometry(), residual}};
 }
 
-TEST(OpenAs, RefusesExactlyWhatOpenHasNoRoomFor) {
+TEST(OpenAs, RefusesExactlyTheRequestsThatOpenRefuses) {
   for (const OpenAsKind& kind : Kinds()) {
     SCOPED_TRACE(kind.name);
     TestCache world(24, kind.geometry, kind.profile);
@@ -104,7 +104,7 @@ TEST(OpenAs, RefusesExactlyWhatOpenHasNoRoomFor) {
   }
 }
 
-TEST(OpenAs, ARefusalIsNoUseOfWhatItFinds) {
+TEST(OpenAs, ARefusalIsNoUseOfTheFoundBlocks) {
   TestCache world(6);
   const std::vector<TokenId> older = SomeTokens(2 * kBlock, 1);
   const std::vector<TokenId> newer = SomeTokens(2 * kBlock, 2);

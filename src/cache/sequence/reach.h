@@ -18,7 +18,7 @@ namespace quire::cache {
 inline constexpr uint32_t kGroupsMax = 2;
 /// Slot classes: the sealed form of every group, then, where codecs encode, the open form of each.
 inline constexpr uint32_t kClassesMax = 2 * kGroupsMax;
-/// One of something for every group or class; what lies beyond their number stays as it was made.
+/// One T for every group or class; entries beyond their number stay default.
 template <typename T>
 using PerGroup = std::array<T, kGroupsMax>;
 template <typename T>

@@ -15,7 +15,7 @@ constexpr uint64_t kTwinsTokensMax = 9 * kBlock;
 
 using TwinsPath = std::vector<TokenId>;
 
-// What is kept, said naively: sets of whole prefixes.
+// The naive model of kept twins: sets of whole prefixes.
 class NaiveTwins {
  public:
   explicit NaiveTwins(uint64_t residual_blocks) : residual_blocks_(residual_blocks) {}

@@ -91,7 +91,7 @@ class Accounts {
   void Erase(TenantId tenant);
   /// The counters that are not derived from anything else.
   TenantStats& counters(TenantId tenant) { return records_[tenant].counters; }
-  /// What is remembered of blocks of an account that are gone.
+  /// The ghosts of an account's blocks.
   Ghosts& ghosts(TenantId account) { return records_[account].ghosts; }
   /// The statistics of a tenant, with all derived fields filled in.
   TenantStats stats(TenantId tenant) const;

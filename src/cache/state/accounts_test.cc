@@ -66,8 +66,7 @@ TEST(Accounts, ShareMemoryEqually) {
             (memory_bytes / 2 - 10 * 3072) / world.classes.memory_bytes() / 11);
 }
 
-// What one slot pays for memory of blocks: one that went, one whose uses are counted, and the
-// policy's history.
+// One slot pays for a ghost, for a block whose uses are counted, and for the policy's history.
 TEST(Accounts, ASlotPaysForOneBlockOfEachMemory) {
   EXPECT_GT(World(10, "quire").classes.history_bytes(), 0u);
   EXPECT_EQ(World(10, "lru").classes.history_bytes(), 0u);

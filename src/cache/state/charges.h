@@ -24,7 +24,7 @@ namespace quire::cache {
 /// Lifetime: `tenants`, `classes` and the shared ledger must outlive it
 class Charges {
  public:
-  /// What is remembered of each slot.
+  /// Bookkeeping of each slot.
   static constexpr uint64_t kBytesPerSlot = sizeof(TenantId);
 
   /// With a `shared` ledger the bytes are charged to that too, and other caches may use it up.

@@ -13,7 +13,7 @@
 
 namespace quire::cache {
 
-/// What was listed when: least recently listed first, for all accounts at once.
+/// The listings of all accounts in one order, least recently listed first.
 class NaiveOrder {
  public:
   static constexpr uint32_t kBlocks = 30;

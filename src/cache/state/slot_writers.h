@@ -31,7 +31,7 @@ class SlotWriters {
 
   const Writer& of(SlotId slot) const { return writers_[slot.number()]; }
   /// Sets the next writer of a slot that was just taken. True: the slot has bytes of another writer
-  /// and must be zeroed before it is handed out. before it is handed out.
+  /// and must be zeroed before it is handed out.
   bool Claim(SlotId slot, Writer writer) {
     const Writer before = std::exchange(writers_[slot.number()], writer);
     return !before.tenant.is_none() && before != writer;

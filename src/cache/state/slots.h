@@ -26,7 +26,7 @@ namespace quire::cache {
 /// Lifetime: `classes`, and the memory and operations of the options, must outlive it
 class Slots {
  public:
-  /// What is remembered of each slot besides the pool's.
+  /// Bookkeeping of each slot besides the pool's.
   static constexpr uint64_t kBytesPerSlot = sizeof(SlotWriters::Writer);
 
   /// On the memory of the options, or on host memory of its own.

@@ -60,7 +60,7 @@ TEST(EvictionBatch, GrowsUnderPressureAndShrinksAfter) {
   EXPECT_LE(world.Evicted(room + 4), 5u) << "at most a block in advance";
 }
 
-TEST(EvictionBatch, LeavesFloorsAndWhatIsLeasedAlone) {
+TEST(EvictionBatch, RespectsFloorsAndLeases) {
   BatchWorld world(/*slots=*/40, EvictionBatch::kAdaptive);
   const TenantId kept =
       Must(world.cache->AddTenant({.name = "kept", .floor_bytes = 10 * world.charge_bytes}));

@@ -86,7 +86,7 @@ class EntriesLockStep {
   static EntriesPath Whole(const EntriesPath& tokens, uint64_t blocks) {
     return {tokens.begin(), tokens.begin() + static_cast<int64_t>(blocks * kBlock)};
   }
-  // Few different blocks, so that prompts meet.
+  // Few different blocks, so that prompts share beginnings.
   static EntriesPath SomePrompt(Prng& prng) {
     EntriesPath tokens;
     for (uint64_t blocks = prng.NextBelow(5); blocks > 0; --blocks) {
@@ -269,7 +269,7 @@ class EntriesLockStep {
   std::map<std::pair<size_t, EntriesPath>, uint32_t> pins_;
 };
 
-TEST(EntriesProp, AreWhatANaiveListHas) {
+TEST(EntriesProp, EqualANaiveList) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE(seed);
     Prng prng(seed);
@@ -291,7 +291,7 @@ TEST(Entries, GoInPieces) {
   EXPECT_EQ(core.Entries({.tenant = TenantId(9)}).error().code, ErrorCode::kNotFound);
 }
 
-TEST(Entries, WhatIsDamagedIsNotAmongThem) {
+TEST(Entries, DamagedBlocksAreNotAmongThem) {
   TestCache cache(20);
   const auto prompt = SomeTokens(3 * kBlock + 1, 1);
   const auto held = cache.Run(prompt);

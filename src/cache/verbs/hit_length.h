@@ -17,9 +17,9 @@ constexpr uint64_t ReusableBlocks(uint64_t prompt_tokens, uint32_t block_tokens)
 }
 
 /// Blocks that are reused, given that the first `found` of a prompt are in the index: the largest
-/// boundary at which every group has what later queries can see. `has(group, block)` tells whether
-/// the bytes of a windowed group are still there; those of full attention always are. Open forms
-/// count as groups too.
+/// boundary at which every group has the blocks that later queries can see. `has(group, block)`
+/// tells whether the bytes of a windowed group are still there; those of full attention always are.
+/// Open forms count as groups too.
 ///
 /// Cost: O(found) for each windowed group
 template <typename Has>

@@ -204,7 +204,7 @@ TEST(Misses, FailedVerificationIsRemembered) {
             (MissRun{.reason = MissReason::kDamaged, .tokens = 2 * kBlock, .gone_us = 100}));
 }
 
-TEST(Misses, WhatIsLoadedBehindADamagedBlockHasNotFailedToLoad) {
+TEST(Misses, BlocksBehindADamagedOneDidNotFailToLoad) {
   const std::vector<TokenId> prompt = SomeTokens(10 * kBlock + 5, 1);
   TestStore store;
   CacheOptions more;
@@ -225,7 +225,7 @@ TEST(Misses, WhatIsLoadedBehindADamagedBlockHasNotFailedToLoad) {
   EXPECT_EQ(plan.reason(), MissReason::kDamaged);
 }
 
-TEST(Misses, NothingIsSaidOfWhatAnotherTenantHasOrHad) {
+TEST(Misses, NoReasonRevealsBlocksOfAnotherTenant) {
   MissesWorld world(20);
   const TenantId a = Must(world.cache->AddTenant({.name = "a"}));
   const TenantId b = Must(world.cache->AddTenant({.name = "b"}));
@@ -241,7 +241,7 @@ TEST(Misses, NothingIsSaidOfWhatAnotherTenantHasOrHad) {
   EXPECT_EQ(Must(world.cache->tenant_stats(b)).lookup_tokens, 2u * prompt.size());
 }
 
-TEST(Misses, WhatIsRememberedIsBounded) {
+TEST(Misses, GhostsAreBounded) {
   Ghosts ghosts;
   ghosts.SetCapacity(100);
   const auto key = [](uint64_t i) {

@@ -95,7 +95,7 @@ TEST(OnFull, FewerStillNeedsThePrompt) {
   EXPECT_EQ(never.error().code, ErrorCode::kTooLarge);
 }
 
-TEST(OnFull, FewerCountsWhatIsShared) {
+TEST(OnFull, FewerCountsSharedBlocks) {
   OnFullWorld world;
   const auto sequence =
       world.cache.Open(world.cached, {.reserve_tokens = 20 * kBlock, .on_full = OnFull::kFewer});

@@ -53,7 +53,7 @@ struct PinsWorld {
 
 class PinsUnder : public testing::TestWithParam<std::string_view> {};
 
-TEST_P(PinsUnder, KeepAPathWhateverElseComes) {
+TEST_P(PinsUnder, KeepAPathUnderEveryPolicy) {
   PinsWorld world(/*slots=*/12, std::string(GetParam()));
   const auto system = SomeTokens(3 * kBlock, 1);
   const auto prompt = Join(system, SomeTokens(2 * kBlock, 2));
@@ -121,7 +121,7 @@ TEST(Pins, MakeRoomWhenTheyAreOver) {
   world.Run(prompt);
 }
 
-TEST(Pins, RefuseWhatIsNotThereAndWhatIsTooMuch) {
+TEST(Pins, RefuseMissingBlocksAndTooManyBytes) {
   PinsWorld world(/*slots=*/12);
   const TenantId small = Must(world.cache->AddTenant(
       {.name = "small", .quota_bytes = 4 * world.charge_bytes + world.charge_bytes / 2}));
@@ -186,7 +186,7 @@ TEST(Pins, OfOneTenantAreNotAnothers) {
   EXPECT_EQ(Must(world.cache->tenant_stats(team)).pinned_blocks, 0u);
 }
 
-TEST(Pins, EndWithWhatIsErasedOrDamaged) {
+TEST(Pins, EndWithErasedOrDamagedBlocks) {
   PinsWorld world(/*slots=*/20);
   const TenantId a = Must(world.cache->AddTenant({.name = "a"}));
   const auto prompt = SomeTokens(3 * kBlock, 1);
@@ -207,7 +207,7 @@ TEST(Pins, EndWithWhatIsErasedOrDamaged) {
 
 // Layers that look back two blocks: the blocks that the pin found stay, though the window of the
 // sequence that computed them has passed them.
-TEST(Pins, KeepWhatWindowsPass) {
+TEST(Pins, KeepSlotsOutsideWindows) {
   PinsWorld world(/*slots=*/16, "lru",
                   {{{.kind = LayerKind::kWindow,
                      .layers = {0, 1},

@@ -18,7 +18,7 @@ TEST(Publish, OfMoreBlocksThanGoAtOnce) {
 
 // Two sequences compute the same tokens at once; one is ahead, and the other takes its blocks and
 // continues.
-TEST(Publish, JoinsWhatIsKnownAndAddsTheRest) {
+TEST(Publish, JoinsKnownBlocksAndAddsTheOthers) {
   TestCache t(/*slots=*/200);
   const auto prompt = SomeTokens(70 * kBlock + 1, 1);
   const auto ahead = t.Open(prompt);

@@ -84,7 +84,7 @@ TEST(Resize, CachedBlocksMoveOutOfTheTail) {
   EXPECT_EQ(cache.model.Differs(*hit, std::span(tokens).first(3 * kBlock)), "");
 }
 
-TEST(Resize, EvictsTheLeastRecentOfWhatDoesNotFit) {
+TEST(Resize, EvictsTheLeastRecentBlocksThatDoNotFit) {
   ResizeCache cache(9);
   const auto a = SomeTokens(3 * kBlock + 1, 1);
   const auto b = SomeTokens(3 * kBlock + 1, 2);

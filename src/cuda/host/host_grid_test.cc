@@ -185,7 +185,7 @@ TEST_F(BulkCopies, MisuseStops) {
 }
 
 // Bytes that threads write come before copies that are requested after their fence.
-TEST_F(BulkCopies, FollowWhatWasFenced) {
+TEST_F(BulkCopies, FollowFencedWrites) {
   const TensorMap map = Map(16, 16);
   Run(2, [&](Thread& self) {
     Ready(self);

@@ -32,7 +32,7 @@ struct alignas(128) TensorMap {
 };
 
 /// The first number of a box. Numbers of the box outside the array, below it or behind it, are
-/// zeros. zeros.
+/// zeros.
 struct BoxCorner {
   int32_t at[kBoxAxes];
 };

@@ -42,7 +42,7 @@ inline constexpr uint32_t kMmaSharedMax = 99 << 10;
 
 /// How K and V come into shared memory. It never shows in the bits.
 enum class Staging : uint8_t {
-  kDecoded,  // K or V is codes: threads decode them, and copy what is none
+  kDecoded,  // K or V is codes: threads decode them, and copy the others
   kCopied,   // every thread copies sixteen bytes at a time, beside itself, into padded rows
   kBulk,     // one thread asks for boxes (cuda/kernels/bulk.h), which come into swizzled rows
 };

@@ -238,7 +238,7 @@ class Stager {
   }
 
   /// The same of pairs: those of K have neighbouring terms as channels, first and second
-  /// coordinates by turns; those of V a tile for each coordinate.
+  /// coordinates alternately; those of V a tile for each coordinate.
   QUIRE_KERNEL void PutPairs(uint32_t column, uint32_t tile, uint32_t term, uint32_t word,
                              const std::byte* plane, uint32_t first, uint32_t second) {
     if (kKeys) {

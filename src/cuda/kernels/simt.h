@@ -40,8 +40,8 @@
 #if defined(__CUDACC__)
 #define QUIRE_KERNEL __device__ __forceinline__
 #define QUIRE_PRAGMA(text) _Pragma(#text)
-/// Before a loop: all of its turns, or so many of them, one after the other. A device needs it
-/// where arrays are to stay in registers.
+/// Before a loop: unrolls it, wholly or so many times. A device needs it where arrays are to stay
+/// in registers.
 #define QUIRE_DEVICE_UNROLL QUIRE_PRAGMA(unroll)
 #define QUIRE_DEVICE_UNROLL_BY(turns) QUIRE_PRAGMA(unroll turns)
 #else
@@ -119,7 +119,7 @@ QUIRE_KERNEL uint32_t PairOf16(int32_t first, int32_t second) {
   return (static_cast<uint32_t>(first) & 0xffffu) | static_cast<uint32_t>(second) << 16;
 }
 
-/// What lies at `from`, which is aligned to it.
+/// The T at `from`, which is aligned to it.
 template <typename T>
 QUIRE_KERNEL T Load(const std::byte* from) {
   return *reinterpret_cast<const T*>(from);

@@ -21,8 +21,7 @@ inline constexpr uint32_t kGroups = kSplitTokens / attention::kGroupTokens;
 inline constexpr uint32_t kColumns = kSplitTokens / codec::kTileLanes;
 
 /// The memory that the threads of a block share. Rows of query vectors come last, so that a thread
-/// with a token or channel reads the values of all of them at once. token or channel reads what
-/// belongs to all of them at once.
+/// with a token or channel reads the values of all of them at once.
 template <uint32_t kQueries>
 struct Shared {
   float score[kSplitTokens][kQueries];  // then weights

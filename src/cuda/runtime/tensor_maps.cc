@@ -42,7 +42,7 @@ Result<TensorMap> MakeTensorMap(const BoxedArray& array) {
   for (uint32_t i = 0; i + 1 < kBoxAxes; ++i) strides[i] = array.strides_bytes[i];
   const cuuint32_t box[kBoxAxes] = {array.box[0], array.box[1], 1, 1};
   const cuuint32_t steps[kBoxAxes] = {1, 1, 1, 1};
-  // What is fetched from memory at once serves the next rows or stages, too.
+  // A fetch from memory also serves the next rows or stages.
   const CUresult result = EncodeCall()(
       &map, CU_TENSOR_MAP_DATA_TYPE_UINT16, kBoxAxes, const_cast<std::byte*>(array.base), counts,
       strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(array.box[0]),

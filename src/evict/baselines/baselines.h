@@ -60,7 +60,7 @@ class LfuPolicy final : public Policy {
   uint64_t stamp_ = 0;
 };
 
-/// Three queues, first in, first out: what is used once leaves soon.
+/// Three queues, first in, first out: blocks used once leave soon.
 ///
 /// New blocks wait in a small queue, a tenth of the cache; those used again there move to the main
 /// queue, the others go and are remembered, and come back into the main queue. Whatever stands
@@ -115,7 +115,7 @@ class S3FifoPolicy final : public Policy {
   uint64_t stamp_ = 0;
 };
 
-/// Adaptive replacement: recency and frequency, balanced by what was evicted too early.
+/// Adaptive replacement: recency and frequency, balanced by blocks that were evicted too early.
 ///
 /// Two LRU lists: blocks used once, and more often. A block that comes back soon after it was
 /// evicted from one of them makes that list larger. Needs BlockFacts::key to know it again.
@@ -156,7 +156,7 @@ class ArcPolicy final : public Policy {
   std::array<uint64_t, 2> blocks_{};  // evictable, by list
   std::array<GhostKeys, 2> ghosts_;   // evicted, by list
   uint64_t ghosts_max_ = UINT64_MAX;  // in each of them
-  KeyedBlocks<uint8_t> known_;        // in the cache; evicted keys are known here only
+  KeyedBlocks<uint8_t> known_;        // the blocks in the cache, with no other data
   double once_target_ = 0;            // target length of the list kOnce, in blocks
   uint64_t stamp_ = 0;
 };

@@ -24,8 +24,7 @@ inline uint64_t SearchSteps(uint64_t members, std::string_view name) {
 }
 
 /// Every operation is charged before it runs, at its cost in the worst case: work in proportion to
-/// steps and bytes, so that no template runs long. to steps and bytes, so that no template runs
-/// long.
+/// steps and bytes, so that no template runs long.
 class Budget {
  public:
   explicit Budget(const Limits& limits) : limits_(limits), left_(limits) {}

@@ -272,7 +272,7 @@ class ExpressionParser {
     return inverse;
   }
 
-  // What can be the argument of a test without brackets: `is divisibleby 3`.
+  // Whether the next token can be the argument of a test without brackets: `is divisibleby 3`.
   bool BeginsOperand() const {
     if (reader_.IsOperator("[") || reader_.IsOperator("{")) return true;
     if (reader_.Is(TokenKind::kName)) {

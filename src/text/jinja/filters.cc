@@ -124,7 +124,7 @@ Result<Value> String(const Value& subject, const Arguments& arguments, Budget& b
   return Value(std::move(text));
 }
 
-// int(): what is no number becomes the default.
+// int(): a text that is no number becomes the default.
 Result<Value> Integer(const Value& subject, const Arguments& arguments, Budget& budget) {
   QUIRE_ASSIGN(const int64_t fallback, WholeArgument(arguments, 0, "default", 0));
   QUIRE_TRY(arguments.ExpectAtMost(1));

@@ -56,7 +56,7 @@ TEST(RegexTest, ScriptsAreNotExtended) {
             R"(\p{sc:Han}\P{^Lu}\x{00e9}\x{e9}\x{41})");
 }
 
-TEST(RegexTest, WhatTheSyntaxesReadDifferentlyIsRefused) {
+TEST(RegexTest, PatternsThatTheSyntaxesReadDifferentlyAreRefused) {
   for (const char* pattern : {"^a",
                               "a$",
                               "(?<n>a)",
