@@ -69,6 +69,14 @@ std::vector<TensorSpec> AdapterTensorsOf(const ModelConfig& model, uint32_t rank
   return specs;
 }
 
+uint64_t AdapterBytes(const ModelConfig& model, uint32_t rank, ComputeType type) {
+  uint64_t bytes = 0;
+  for (const TensorSpec& tensor : AdapterTensorsOf(model, rank)) {
+    bytes += RoundUp(PackedBytes(tensor.shape[0], tensor.shape[1], type), kAdapterAlignment);
+  }
+  return bytes;
+}
+
 class Adapter::Loader {
  public:
   Loader(const AdapterConfig& config, const TensorSource& source, const ModelConfig& model)

@@ -87,6 +87,9 @@ class Adapter {
 /// Tensors of an adapter of one rank that changes every module it can, by their names in the file.
 std::vector<TensorSpec> AdapterTensorsOf(const ModelConfig& model, uint32_t rank);
 
+/// Bytes that an adapter of one rank takes, if it changes every module it can.
+uint64_t AdapterBytes(const ModelConfig& model, uint32_t rank, ComputeType type);
+
 }  // namespace quire::model
 
 #endif  // QUIRE_MODEL_ADAPTER_H_

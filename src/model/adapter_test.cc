@@ -269,6 +269,7 @@ TEST_F(AdapterFiles, ADirectoryIsReadAsItWasWritten) {
   ASSERT_TRUE(adapter.has_value()) << adapter.error().message;
   EXPECT_EQ((*adapter)->digest(), RandomAdapter(model, 5, ComputeType::kF16, 3)->digest());
   EXPECT_EQ((*adapter)->modules(), 14u);
+  EXPECT_EQ((*adapter)->bytes(), AdapterBytes(model, 5, ComputeType::kF16));
   ExpectRefused(Adapter::Load(directory_, model, (*adapter)->bytes() - 1), ErrorCode::kTooLarge,
                 "adapter_model.safetensors");
 }
