@@ -195,7 +195,7 @@ class EngineSim : private Machine {
     } else if (dice < 576) {
       EraseAccount(AccountOf(users_.AnyParty()));
     } else if (dice < 582) {
-      Note(engine_->GiveWay().has_value() ? 1 : 0);
+      engine_->GiveWay();
     } else if (dice < 590) {
       ChangeFaults();
     } else if (dice < 597) {
@@ -317,7 +317,8 @@ class EngineSim : private Machine {
     const uint64_t tokens = outsiders_.SomeLength();
     for (int asks = 0; !outsiders_.Take(tokens); ++asks) {
       const bool fits = oracle_.Fits(0, BudgetBytes(), tokens, tokens, /*step_tokens=*/16);
-      if (!fits || !engine_->GiveWay()) break;
+      if (!fits || setup_.engine.outside_retry_us == 0) break;
+      engine_->GiveWay();
       if (asks == kAsksMax) {
         return Problem(report_.stuck, fmt::format("outside {} tokens find no room", tokens));
       }

@@ -27,6 +27,7 @@ extern "C" {
 
 typedef struct quire_engine quire_engine;
 typedef struct quire_session quire_session;
+typedef struct quire_lease quire_lease;
 
 typedef struct quire_engine_options {
   size_t size;             // sizeof(quire_engine_options)
@@ -68,13 +69,29 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
                              quire_error* error);
 void quire_engine_free(quire_engine* engine);
 
-/// Changes the budget of the cache in memory while sessions go on.
+/// Changes the budget of the cache in memory, leases included, while sessions go on.
 ///
-/// Errors: as quire_cache_resize
+/// Errors: as quire_cache_resize; QUIRE_TOO_LARGE the leases have more
 quire_code quire_engine_resize(quire_engine* engine, uint64_t hot_bytes, quire_error* error);
 
-/// What engine, cache and store count, as one JSON object {"engine", "cache", "store"}; no store:
-/// null. Text: as quire_engine_sessions_json
+/// Takes bytes out of the cache's budget for something outside the engine, such as a training run
+/// with a registry of its own (quire_registry_create), until the lease is freed. Turns that run
+/// give way for at most `wait_us`, and go on when there is room.
+///
+/// Errors:   QUIRE_INVALID_ARGUMENT no bytes, or `owner` (a name for statistics) has not 1 to 256
+///           bytes; QUIRE_TOO_LARGE the budget has no more than that; QUIRE_NO_SPACE the rest holds
+///           no block; QUIRE_BUSY turns hold more after wait_us
+/// Lifetime: may outlive the engine's handle, which lives until then
+quire_code quire_engine_lease(quire_engine* engine, const char* owner, uint64_t bytes,
+                              uint64_t wait_us, quire_lease** lease, quire_error* error);
+/// More or less bytes for the same lease. Errors: as quire_engine_lease
+quire_code quire_lease_resize(quire_lease* lease, uint64_t bytes, uint64_t wait_us,
+                              quire_error* error);
+/// Gives the bytes back to the cache.
+void quire_lease_free(quire_lease* lease);
+
+/// What engine, cache and store count, as one JSON object {"engine", "cache", "store", "leases"};
+/// no store: null. Text: as quire_engine_sessions_json
 quire_code quire_engine_stats_json(const quire_engine* engine, char* text, size_t text_bytes,
                                    size_t* length, quire_error* error);
 /// The requests and sessions of the engine and what each holds of the cache, as a JSON array of

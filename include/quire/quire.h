@@ -981,6 +981,14 @@ quire_code quire_owner_commit(quire_owner* owner, const int32_t* tokens, size_t 
 quire_code quire_owner_gather(const quire_owner* owner, uint32_t layer, quire_role role,
                               uint64_t begin, uint64_t end, float* out, size_t out_values,
                               quire_error* error);
+/// As quire_view_open. What the view shows stays until it is freed, also after the owner's end.
+quire_code quire_owner_view_open(const quire_owner* owner, uint32_t layer, quire_role role,
+                                 quire_view** view, quire_error* error);
+/// As quire_attend, of one owner: the `sequence` of each task is NULL.
+/// Errors:  QUIRE_NOT_FOUND it was evicted or released
+/// Threads: appends to this layer wait meanwhile
+quire_code quire_owner_attend(quire_attention* attention, const quire_owner* owner,
+                              const quire_attend_request* request, quire_error* error);
 /// Back to zero tokens; what it alone held is free again.
 quire_code quire_owner_clear(quire_owner* owner, quire_error* error);
 

@@ -123,6 +123,23 @@ class Session:
 
     def __exit__(self, *_: object) -> None: ...
 
+class Lease:
+    """
+    Bytes of an engine's budget that something else has, until it is closed. Threads: any.
+    """
+
+    def resize(self, bytes: int, *, wait_s: float = 0.0) -> None:
+        """More or less bytes. Raises: as Engine.lease; it stays as it is then."""
+
+    def __repr__(self) -> str: ...
+
+    def close(self) -> None:
+        """Lets go of it; twice is once."""
+
+    def __enter__(self) -> Lease: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
 class Engine:
     """
     A model, its cache and a thread that computes. It ends when it and all that came of it have been closed; then what was published is written to the store. Threads: any.
@@ -178,6 +195,13 @@ class Engine:
     def resize(self, hot_bytes: int) -> None:
         """
         Another budget in memory while sessions go on. Raises: as Cache.resize.
+        """
+
+    def lease(self, owner: str, bytes: int, *, wait_s: float = 0.0) -> Lease:
+        """
+        Takes bytes out of the budget for something outside the engine, such as the quire.Registry of a training run, until the lease is closed. Turns that run give way for at most wait_s seconds.
+
+        Raises: BusyError they hold more after that; TooLargeError the budget has no more than that; NoSpaceError the rest holds no block.
         """
 
     def demote(self, prompt: object) -> int:

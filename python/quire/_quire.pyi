@@ -572,6 +572,7 @@ class Attention:
 
     def __repr__(self) -> str: ...
 
+    @overload
     def attend(self, layer: int, sequence: Sequence, queries: object, *, first_position: int | None = None, scale: float | None = None, out: Any = None) -> Any:
         """
         Attention of one sequence over what is written in a layer; returns out.
@@ -582,6 +583,12 @@ class Attention:
         out: float32 [rows, query_heads, value dim] in C order; None: a new NumPy array.
         The layer's window and sinks are those of the cache.
         Raises: InvalidArgumentError shapes, or a row past what is written or before what its window kept; UnsupportedError a shape that the kernels lack.
+        """
+
+    @overload
+    def attend(self, layer: int, owner: Owner, queries: object, *, first_position: int | None = None, scale: float | None = None, out: Any = None) -> Any:
+        """
+        The same over what an owner holds; appends to this layer wait meanwhile. Raises: InvalidArgumentError a checkpoint layer; NotFoundError it was evicted or released.
         """
 
     def attend_batch(self, layer: int, sequences: list[Sequence], queries: list[Any], outs: list[Any], *, first_positions: list[int] | None = None, scale: float | None = None) -> None:
@@ -605,6 +612,11 @@ class Owner:
     def gather(self, layer: int, role: str, begin: int = 0, end: int | None = None) -> NDArray[numpy.float32]:
         """
         A copy of tokens [begin, end) of "key" or "value" as float32 [heads, tokens, dim].
+        """
+
+    def view(self, layer: int, role: str, begin: int = 0, end: int | None = None) -> View:
+        """
+        The blocks of tokens [begin, end) in place, as Sequence.view. They stay until the view and all arrays made of it end, also after the owner's end.
         """
 
     def clear(self) -> None:

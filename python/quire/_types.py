@@ -261,12 +261,22 @@ class LoadedAdapter(TypedDict):
     bytes: int
 
 
+class LeaseEntry(TypedDict):
+    """Bytes of a budget that something outside the engine has."""
+
+    object: str
+    id: int
+    owner: str
+    bytes: int
+
+
 class EngineStats(TypedDict):
     """Of Engine.stats()."""
 
     engine: EngineCounters
     cache: CacheStats
     store: DiskStoreStats | None
+    leases: list[LeaseEntry]
 
 
 class OwnerStats(TypedDict):

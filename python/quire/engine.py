@@ -11,8 +11,8 @@ Threads: objects may be used from any thread; the GIL is let go while the engine
 
 from __future__ import annotations
 
-from ._engine import Answer, Engine, Event, Session
+from ._engine import Answer, Engine, Event, Lease, Session
 from ._types import EngineCounters, EngineStats, LoadedAdapter, SequenceEntry, StoredSession
 
-__all__ = ["Answer", "Engine", "EngineCounters", "EngineStats", "Event", "LoadedAdapter",
+__all__ = ["Answer", "Engine", "EngineCounters", "EngineStats", "Event", "Lease", "LoadedAdapter",
            "SequenceEntry", "Session", "StoredSession"]

@@ -78,10 +78,7 @@ std::vector<std::unique_lock<std::mutex>> LockAll(const Call& call) {
   return locks;
 }
 
-AttentionShape ShapeOf(const Call& call) {
-  const SequenceState& first = *call.sequences.front();
-  const LayerStreams streams = first.sequence->Streams(call.layer);
-  const LayerGroup& group = GroupOf(*first.cache, call.layer);
+AttentionShape ShapeOf(const LayerStreams& streams, const LayerGroup& group, const Call& call) {
   const double root = std::sqrt(static_cast<double>(streams.key.dim));
   return {.query_heads = call.query_heads,
           .key = streams.key,
@@ -94,6 +91,17 @@ AttentionShape ShapeOf(const Call& call) {
           .sink_tokens = group.sink_tokens};
 }
 
+/// Errors: kInvalidArgument rows beyond the `written` tokens of the layer
+Result<void> CheckRows(const AttentionTask& task, uint64_t written, uint32_t layer) {
+  if (task.rows <= written && task.first_position <= written - task.rows) return {};
+  return Fail(ErrorCode::kInvalidArgument, std::to_string(task.rows) + " rows from position " +
+                                               std::to_string(task.first_position) +
+                                               " on, but layer " + std::to_string(layer) + " has " +
+                                               std::to_string(written) + " tokens");
+}
+
+uint64_t LastRows(uint64_t rows, uint64_t written) { return written - std::min(rows, written); }
+
 // Threads: without the GIL
 void Run(AttentionState& attention, Call& call) {
   const std::lock_guard turn(attention.turn);
@@ -102,34 +110,25 @@ void Run(AttentionState& attention, Call& call) {
   std::vector<StreamedContext*> streamed;
   for (const AttentionTask& task : call.tasks) {
     Sequence& sequence = *call.sequences[task.sequence]->sequence;
-    const uint64_t written = sequence.cursor(call.layer);
-    if (task.rows > written || task.first_position > written - task.rows) {
-      Raise(ErrorCode::kInvalidArgument, std::to_string(task.rows) + " rows from position " +
-                                             std::to_string(task.first_position) +
-                                             " on, but layer " + std::to_string(call.layer) +
-                                             " has " + std::to_string(written) + " tokens");
-    }
+    Value(CheckRows(task, sequence.cursor(call.layer), call.layer));
     Value(tables.Add(sequence.Blocks(call.layer).tables));
     streamed.push_back(sequence.streamed());
   }
-  Value(AttendStreamed(*attention.backend, call.layer, ShapeOf(call), tables.tables(), call.tasks,
-                       streamed, *attention.executor));
+  const SequenceState& first = *call.sequences.front();
+  const AttentionShape shape =
+      ShapeOf(first.sequence->Streams(call.layer), GroupOf(*first.cache, call.layer), call);
+  Value(AttendStreamed(*attention.backend, call.layer, shape, tables.tables(), call.tasks, streamed,
+                       *attention.executor));
 }
 
-// Checks the arrays of one task against the layer, and adds it.
-void AddTask(Call& call, const PySequence& of, const Queries& queries, const Outs& out,
-             std::optional<uint64_t> first_position) {
-  std::shared_ptr<SequenceState> sequence = of.get();
-  if (!call.sequences.empty() && call.sequences.front()->cache != sequence->cache) {
-    Raise(ErrorCode::kInvalidArgument, "the sequences are of different caches");
-  }
-  const std::vector<Stream>& streams = GroupOf(*sequence->cache, call.layer).streams;
-  if (queries.shape(2) != streams.front().dim || out.shape(2) != streams.back().dim) {
-    Raise(ErrorCode::kInvalidArgument, "queries have dim " + std::to_string(queries.shape(2)) +
-                                           " and out " + std::to_string(out.shape(2)) +
-                                           ", but the layer has keys of " +
-                                           std::to_string(streams.front().dim) + " and values of " +
-                                           std::to_string(streams.back().dim));
+// Checks the arrays of one task against the layer's streams, and adds it.
+void AddTask(Call& call, const Stream& key, const Stream& value, const Queries& queries,
+             const Outs& out, uint64_t first_position) {
+  if (queries.shape(2) != key.dim || out.shape(2) != value.dim) {
+    Raise(ErrorCode::kInvalidArgument,
+          "queries have dim " + std::to_string(queries.shape(2)) + " and out " +
+              std::to_string(out.shape(2)) + ", but the layer has keys of " +
+              std::to_string(key.dim) + " and values of " + std::to_string(value.dim));
   }
   if (out.shape(0) != queries.shape(0) || out.shape(1) != queries.shape(1)) {
     Raise(ErrorCode::kInvalidArgument, "out has other rows or heads than the queries");
@@ -140,14 +139,23 @@ void AddTask(Call& call, const PySequence& of, const Queries& queries, const Out
           "queries of " + std::to_string(queries.shape(1)) + " heads beside others");
   }
   call.query_heads = static_cast<uint32_t>(queries.shape(1));
+  call.tasks.push_back({.queries = queries.data(),
+                        .out = out.data(),
+                        .rows = static_cast<uint32_t>(queries.shape(0)),
+                        .first_position = first_position,
+                        .sequence = static_cast<uint32_t>(call.tasks.size())});
+}
+
+void AddSequence(Call& call, const PySequence& of, const Queries& queries, const Outs& out,
+                 std::optional<uint64_t> first_position) {
+  std::shared_ptr<SequenceState> sequence = of.get();
+  if (!call.sequences.empty() && call.sequences.front()->cache != sequence->cache) {
+    Raise(ErrorCode::kInvalidArgument, "the sequences are of different caches");
+  }
+  const std::vector<Stream>& streams = GroupOf(*sequence->cache, call.layer).streams;
   const uint64_t written = sequence->sequence->cursor(call.layer);
-  const uint64_t rows = queries.shape(0);
-  call.tasks.push_back(
-      {.queries = queries.data(),
-       .out = out.data(),
-       .rows = static_cast<uint32_t>(rows),
-       .first_position = first_position.value_or(written - std::min(rows, written)),
-       .sequence = static_cast<uint32_t>(call.sequences.size())});
+  AddTask(call, streams.front(), streams.back(), queries, out,
+          first_position.value_or(LastRows(queries.shape(0), written)));
   call.sequences.push_back(std::move(sequence));
 }
 
@@ -165,12 +173,18 @@ void AttendBatch(const PyAttention& self, uint32_t layer,
   std::vector<Queries> converted;  // until the end of the call
   for (size_t i = 0; i < sequences.size(); ++i) {
     converted.push_back(ToQueries(queries[i]));
-    AddTask(call, *sequences[i], converted.back(), ToOut(outs[i]),
-            first_positions ? std::optional((*first_positions)[i]) : std::nullopt);
+    AddSequence(call, *sequences[i], converted.back(), ToOut(outs[i]),
+                first_positions ? std::optional((*first_positions)[i]) : std::nullopt);
   }
   if (call.tasks.empty()) return;
   const GilFree free;
   Run(*attention, call);
+}
+
+nb::object OutFor(nb::object given, const Queries& queries, const Stream& value) {
+  if (!given.is_none()) return given;
+  float* data = nullptr;
+  return nb::cast(NewArray<nb::numpy>({queries.shape(0), queries.shape(1), value.dim}, &data));
 }
 
 nb::object Attend(const PyAttention& self, uint32_t layer, const PySequence& sequence,
@@ -178,17 +192,39 @@ nb::object Attend(const PyAttention& self, uint32_t layer, const PySequence& seq
                   std::optional<float> scale, nb::object out) {
   const std::shared_ptr<AttentionState> attention = self.get();
   const Queries queries = ToQueries(given);
-  if (out.is_none()) {
-    const Stream& value = GroupOf(*sequence.get()->cache, layer).streams.back();
-    float* data = nullptr;
-    out = nb::cast(NewArray<nb::numpy>({queries.shape(0), queries.shape(1), value.dim}, &data));
-  }
+  out = OutFor(std::move(out), queries, GroupOf(*sequence.get()->cache, layer).streams.back());
   const Outs array = ToOut(out);
   Call call{.layer = layer, .scale = scale};
-  AddTask(call, sequence, queries, array, first_position);
+  AddSequence(call, sequence, queries, array, first_position);
   {
     const GilFree free;
     Run(*attention, call);
+  }
+  return out;
+}
+
+nb::object AttendOwner(const PyAttention& self, uint32_t layer, const PyOwner& owner,
+                       const nb::object& given, std::optional<uint64_t> first_position,
+                       std::optional<float> scale, nb::object out) {
+  const std::shared_ptr<AttentionState> attention = self.get();
+  const std::shared_ptr<OwnerState> state = owner.get();
+  const Stream& stream = state->of->stream;
+  const LayerGroup& group = GroupOf(state->of->registry->requests(), layer);
+  const Queries queries = ToQueries(given);
+  out = OutFor(std::move(out), queries, stream);
+  const Outs array = ToOut(out);
+  Call call{.layer = layer, .scale = scale};
+  AddTask(call, stream, stream, queries, array, first_position.value_or(0));
+  {
+    const GilFree free;
+    const std::lock_guard turn(attention->turn);
+    Value(state->owner->ReadBlocks(layer, [&](const LayerBlocks& blocks) -> Result<void> {
+      AttentionTask& task = call.tasks.front();
+      if (!first_position) task.first_position = LastRows(task.rows, blocks.tokens);
+      if (auto ok = CheckRows(task, blocks.tokens, layer); !ok) return ok;
+      return attention->backend->Attend(ShapeOf(blocks, group, call), blocks.tables, call.tasks,
+                                        *attention->executor);
+    }));
   }
   return out;
 }
@@ -244,6 +280,14 @@ void BindAttention(nb::module_& module) {
            "The layer's window and sinks are those of the cache.\n"
            "Raises: InvalidArgumentError shapes, or a row past what is written or before what its "
            "window kept; UnsupportedError a shape that the kernels lack.")
+      .def("attend", &AttendOwner, nb::arg("layer"), nb::arg("owner"), nb::arg("queries"),
+           nb::kw_only(), nb::arg("first_position") = nb::none(), nb::arg("scale") = nb::none(),
+           nb::arg("out") = nb::none(),
+           nb::sig("def attend(self, layer: int, owner: Owner, queries: object, *, "
+                   "first_position: int | None = None, scale: float | None = None, "
+                   "out: typing.Any = None) -> typing.Any"),
+           "The same over what an owner holds; appends to this layer wait meanwhile. Raises: "
+           "InvalidArgumentError a checkpoint layer; NotFoundError it was evicted or released.")
       .def("attend_batch", &AttendBatch, nb::arg("layer"), nb::arg("sequences"), nb::arg("queries"),
            nb::arg("outs"), nb::kw_only(), nb::arg("first_positions") = nb::none(),
            nb::arg("scale") = nb::none(),

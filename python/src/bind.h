@@ -12,6 +12,7 @@
 #include <quire/cache.h>
 #include <quire/disk_store.h>
 #include <quire/env.h>
+#include <quire/registry.h>
 
 #include <cstdint>
 #include <exception>
@@ -114,6 +115,20 @@ class PyTicket : public Handle<TicketState> {
 class PyView : public Handle<PinnedView> {
  public:
   explicit PyView(std::shared_ptr<PinnedView> view) : Handle(std::move(view), "the view") {}
+};
+
+struct RegistryState {
+  std::shared_ptr<Registry> registry;
+  NumericProfile profile;  // of owners that choose no codec
+  Stream stream;           // of every layer: K and V alike
+};
+struct OwnerState {
+  std::shared_ptr<RegistryState> of;  // ends last
+  std::shared_ptr<OwnerCache> owner;
+};
+class PyOwner : public Handle<OwnerState> {
+ public:
+  explicit PyOwner(std::shared_ptr<OwnerState> owner) : Handle(std::move(owner), "the owner") {}
 };
 
 /// The type of an array's values.

@@ -14,23 +14,10 @@
 namespace quire::python {
 namespace {
 
-struct RegistryState {
-  std::shared_ptr<Registry> registry;
-  NumericProfile profile;  // of owners that choose no codec
-  Stream stream;           // of every layer: K and V alike
-};
-struct OwnerState {
-  std::shared_ptr<RegistryState> of;  // ends last
-  std::shared_ptr<OwnerCache> owner;
-};
 class PyRegistry : public Handle<RegistryState> {
  public:
   explicit PyRegistry(std::shared_ptr<RegistryState> registry)
       : Handle(std::move(registry), "the registry") {}
-};
-class PyOwner : public Handle<OwnerState> {
- public:
-  explicit PyOwner(std::shared_ptr<OwnerState> owner) : Handle(std::move(owner), "the owner") {}
 };
 
 void MakeRegistry(PyRegistry* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_heads,
@@ -116,6 +103,19 @@ nb::ndarray<nb::numpy, float> Gather(const PyOwner& self, uint32_t layer, std::s
                       });
 }
 
+std::shared_ptr<PyView> View(const PyOwner& self, uint32_t layer, std::string_view role,
+                             uint64_t begin, std::optional<uint64_t> end) {
+  const auto state = self.get();
+  const StreamRole of = ToRole(role);
+  const TokenRange range{.begin = begin, .end = end.value_or(std::numeric_limits<uint64_t>::max())};
+  const GilFree free;
+  auto view = Value(state->owner->View(layer, of, range));
+  // The view needs a cache that lives: the registry has it.
+  std::shared_ptr<Cache> cache(state->of, &state->of->registry->requests());
+  return std::make_shared<PyView>(
+      Share(std::make_unique<PinnedView>(std::move(cache), std::move(view))));
+}
+
 void BindOwner(nb::module_& module) {
   nb::class_<PyOwner>(module, "Owner",
                       "What one owner holds. Layers are the model's, and different threads may "
@@ -137,6 +137,10 @@ void BindOwner(nb::module_& module) {
       .def("gather", &Gather, nb::arg("layer"), nb::arg("role"), nb::arg("begin") = 0,
            nb::arg("end") = nb::none(),
            "A copy of tokens [begin, end) of \"key\" or \"value\" as float32 [heads, tokens, dim].")
+      .def("view", &View, nb::arg("layer"), nb::arg("role"), nb::arg("begin") = 0,
+           nb::arg("end") = nb::none(),
+           "The blocks of tokens [begin, end) in place, as Sequence.view. They stay until the view "
+           "and all arrays made of it end, also after the owner's end.")
       .def(
           "clear",
           [](const PyOwner& self) {

@@ -51,6 +51,34 @@ def test_a_training_run_holds_its_layers_and_checkpoint_layers_nothing(registry)
     assert whole.length == whole.bytes == 0
 
 
+def test_views_and_attention_read_an_owner_in_place(registry):
+    run = registry.training("lora", 1)
+    tokens = list(range(40))
+    feed(run, tokens)
+    view = run.view(1, "value")
+    np.testing.assert_array_equal(view.numpy(1), rows(101, 40)[16:32].transpose(1, 0, 2))
+
+    queries = rows(7, 4)
+    attention = quire.Attention()
+    with quire.Cache(hot_bytes=1 << 20, **SHAPE) as cache:
+        with cache.open(cache.acquire(tokens, IDENTITY)) as sequence:
+            feed(sequence, tokens)
+            expected = attention.attend(1, sequence, queries)
+            earlier = attention.attend(1, sequence, queries, first_position=3)
+    np.testing.assert_array_equal(attention.attend(1, run, queries), expected)
+    np.testing.assert_array_equal(attention.attend(1, run, queries, first_position=3), earlier)
+    with pytest.raises(quire.InvalidArgumentError, match="4 rows from position 37"):
+        attention.attend(1, run, queries, first_position=37)
+    half = registry.training("lora", 2, checkpoint_layers=[1])
+    with pytest.raises(quire.InvalidArgumentError, match="checkpoint layer"):
+        attention.attend(1, half, queries)
+
+    run.release()
+    with pytest.raises(quire.NotFoundError, match="released"):
+        attention.attend(1, run, queries)
+    np.testing.assert_array_equal(view.numpy(0), rows(101, 40)[:16].transpose(1, 0, 2))
+
+
 def test_inference_gives_way_and_training_stays(registry):
     run = registry.training("lora", 1)
     feed(run, list(range(64)))

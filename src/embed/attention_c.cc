@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,17 +34,15 @@ const LayerGroup& GroupOf(const Geometry& geometry, uint32_t layer) {
   return geometry.groups[0];
 }
 
-Result<void> CheckTask(const quire_attend_task& task, const quire_sequence& first, uint32_t layer,
+std::string NameOf(uint32_t task) { return fmt::format("request->tasks[{}].", task); }
+
+/// `written`: tokens that the layer has of what the task reads.
+Result<void> CheckRows(const quire_attend_task& task, uint64_t written, uint32_t layer,
                        uint32_t index) {
-  const std::string name = fmt::format("request->tasks[{}].", index);
-  QUIRE_TRY(NotNull(task.sequence, name + "sequence"));
-  if (task.sequence->cache != first.cache) {
-    return Fail(ErrorCode::kInvalidArgument, name + "sequence is of another cache");
-  }
+  const std::string name = NameOf(index);
   if (task.rows == 0) return {};
   QUIRE_TRY(NotNull(task.queries, name + "queries"));
   QUIRE_TRY(NotNull(task.out, name + "out"));
-  const uint64_t written = task.sequence->sequence->cursor(layer);
   if (task.first_position >= written || task.rows > written - task.first_position) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}rows: {} from position {} on, but layer {} has {} tokens", name,
@@ -52,9 +51,18 @@ Result<void> CheckTask(const quire_attend_task& task, const quire_sequence& firs
   return {};
 }
 
-AttentionShape ShapeOf(const quire_sequence& sequence, const quire_attend_request& request) {
-  const LayerBlocks blocks = sequence.sequence->Blocks(request.layer);
-  const LayerGroup& group = GroupOf(sequence.cache->options().geometry, request.layer);
+Result<void> CheckTask(const quire_attend_task& task, const quire_sequence& first, uint32_t layer,
+                       uint32_t index) {
+  QUIRE_TRY(NotNull(task.sequence, NameOf(index) + "sequence"));
+  if (task.sequence->cache != first.cache) {
+    return Fail(ErrorCode::kInvalidArgument, NameOf(index) + "sequence is of another cache");
+  }
+  return CheckRows(task, task.sequence->sequence->cursor(layer), layer, index);
+}
+
+AttentionShape ShapeOf(const LayerBlocks& blocks, const Cache& cache,
+                       const quire_attend_request& request) {
+  const LayerGroup& group = GroupOf(cache.options().geometry, request.layer);
   AttentionShape shape{.query_heads = request.query_heads,
                        .key = blocks.key,
                        .value = blocks.value,
@@ -77,7 +85,8 @@ Result<void> Attend(quire_attention& attention, const quire_attend_request& requ
   QUIRE_TRY(NotNull(tasks[0].sequence, "request->tasks[0].sequence"));
   const quire_sequence& first = *tasks[0].sequence;
   QUIRE_TRY(CheckLayer(first, request.layer));
-  const AttentionShape shape = ShapeOf(first, request);
+  const AttentionShape shape =
+      ShapeOf(first.sequence->Blocks(request.layer), *first.cache, request);
   QUIRE_TRY(attention.backend->Supports(shape));
   std::vector<AttentionTask> made;
   std::vector<StreamedContext*> streamed;
@@ -95,6 +104,29 @@ Result<void> Attend(quire_attention& attention, const quire_attend_request& requ
   }
   return AttendStreamed(*attention.backend, request.layer, shape, tables.tables(), made, streamed,
                         *attention.executor);
+}
+
+Result<void> AttendOwner(quire_attention& attention, const quire_owner& owner,
+                         const quire_attend_request& request) {
+  QUIRE_TRY(CheckArray(request.tasks, request.task_count, kTasksMax, "request->tasks"));
+  return owner.owner->ReadBlocks(request.layer, [&](const LayerBlocks& blocks) -> Result<void> {
+    const AttentionShape shape = ShapeOf(blocks, owner.registry->requests(), request);
+    QUIRE_TRY(attention.backend->Supports(shape));
+    std::vector<AttentionTask> made;
+    made.reserve(request.task_count);
+    for (uint32_t i = 0; i < request.task_count; ++i) {
+      const quire_attend_task& task = request.tasks[i];
+      if (task.sequence != nullptr) {
+        return Fail(ErrorCode::kInvalidArgument, NameOf(i) + "sequence is not NULL");
+      }
+      QUIRE_TRY(CheckRows(task, blocks.tokens, request.layer, i));
+      made.push_back({.queries = task.queries,
+                      .out = task.out,
+                      .rows = task.rows,
+                      .first_position = task.first_position});
+    }
+    return attention.backend->Attend(shape, blocks.tables, made, *attention.executor);
+  });
 }
 
 }  // namespace
@@ -127,5 +159,15 @@ quire_code quire_attend(quire_attention* attention, const quire_attend_request* 
     QUIRE_TRY(NotNull(attention, "attention"));
     QUIRE_ASSIGN(const quire_attend_request asked, quire::embed::ReadStruct(request, "request"));
     return quire::embed::Attend(*attention, asked);
+  });
+}
+
+quire_code quire_owner_attend(quire_attention* attention, const quire_owner* owner,
+                              const quire_attend_request* request, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(attention, "attention"));
+    QUIRE_TRY(NotNull(owner, "owner"));
+    QUIRE_ASSIGN(const quire_attend_request asked, quire::embed::ReadStruct(request, "request"));
+    return quire::embed::AttendOwner(*attention, *owner, asked);
   });
 }

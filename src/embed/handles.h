@@ -13,6 +13,7 @@
 #include "quire/disk_store.h"
 #include "quire/env.h"
 #include "quire/quire.h"
+#include "quire/registry.h"
 
 namespace quire::embed {
 
@@ -62,6 +63,11 @@ struct quire_sequence {
 
 struct quire_view {
   std::shared_ptr<const quire::embed::PinnedView> pinned;
+};
+
+struct quire_owner {
+  std::shared_ptr<quire::Registry> registry;  // ends last
+  std::shared_ptr<quire::OwnerCache> owner;
 };
 
 struct quire_attention {

@@ -24,11 +24,6 @@ struct quire_registry {
   uint64_t tokens_max;
 };
 
-struct quire_owner {
-  std::shared_ptr<quire::Registry> registry;  // ends last
-  std::shared_ptr<quire::OwnerCache> owner;
-};
-
 namespace quire::embed {
 namespace {
 
@@ -169,6 +164,21 @@ quire_code quire_owner_gather(const quire_owner* owner, uint32_t layer, quire_ro
     QUIRE_TRY(CheckArray(out, out_values, SIZE_MAX, "out"));
     QUIRE_ASSIGN(const auto stream, quire::embed::ToEnum<quire::StreamRole>(role, "role"));
     return owner->owner->Gather(layer, stream, begin, end, {out, out_values});
+  });
+}
+
+quire_code quire_owner_view_open(const quire_owner* owner, uint32_t layer, quire_role role,
+                                 quire_view** view, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(owner, "owner"));
+    QUIRE_TRY(NotNull(view, "view"));
+    QUIRE_ASSIGN(const auto stream, quire::embed::ToEnum<quire::StreamRole>(role, "role"));
+    QUIRE_ASSIGN(auto blocks, owner->owner->View(layer, stream));
+    // The view needs a cache that lives: the registry has it.
+    std::shared_ptr<quire::Cache> cache(owner->registry, &owner->registry->requests());
+    *view = new quire_view{.pinned = std::make_shared<const quire::embed::PinnedView>(
+                               std::move(cache), std::move(blocks))};
+    return {};
   });
 }
 

@@ -149,6 +149,71 @@ TEST_F(RegistryCTest, AnInferenceOwnerStartsWithWhatAnotherPublished) {
   EXPECT_EQ(quire_owner_length(Make(options, prompt).get()), 48u);
 }
 
+TEST_F(RegistryCTest, AViewOutlivesItsOwner) {
+  const auto tokens = cache::SomeTokens(40, 1);
+  OwnedOwner run = Make(Named("lora", 1));
+  Feed(*run, tokens);
+  quire_view* made = nullptr;
+  ASSERT_EQ(quire_owner_view_open(run.get(), 1, QUIRE_VALUE, &made, &error_), QUIRE_OK)
+      << Show(error_);
+  const Owned<quire_view> view(made);
+  run.reset();
+  registry_.reset();
+  EXPECT_EQ(quire_view_tokens(view.get()), 40u);
+  auto tensor = Sized<quire_tensor>();
+  ASSERT_EQ(quire_view_tensor(view.get(), 1, &tensor, &error_), QUIRE_OK) << Show(error_);
+  EXPECT_EQ(tensor.shape[1], 16);
+}
+
+TEST_F(RegistryCTest, AttentionReadsAnOwnerAsItReadsASequence) {
+  constexpr uint32_t kRows = 20, kHeads = 6;
+  const auto tokens = cache::SomeTokens(600 + kRows, 1);
+  const CWorld world;
+  const auto sequence = world.Run(tokens);
+  const OwnedOwner run = Make(Named("lora", 1));
+  Feed(*run, tokens);
+  auto options = Sized<quire_attention_options>();
+  const auto attention = MustMake<quire_attention>([&](quire_attention** out, quire_error* error) {
+    return quire_attention_create(&options, out, error);
+  });
+  std::vector<float> queries(kRows * kHeads * 4), expected(queries.size());
+  for (size_t i = 0; i < queries.size(); ++i) queries[i] = static_cast<float>(i % 17) / 8 - 1;
+  std::vector<float> out(queries.size(), -1.0f);
+  quire_attend_task task{.sequence = sequence.get(),
+                         .queries = queries.data(),
+                         .out = expected.data(),
+                         .rows = kRows,
+                         .first_position = 600};
+  auto request = Sized<quire_attend_request>();
+  request.layer = 1;
+  request.query_heads = kHeads;
+  request.tasks = &task;
+  request.task_count = 1;
+  ASSERT_EQ(quire_attend(attention.get(), &request, &error_), QUIRE_OK) << Show(error_);
+
+  const auto attend = [&] {
+    return quire_owner_attend(attention.get(), run.get(), &request, &error_);
+  };
+  EXPECT_EQ(attend(), QUIRE_INVALID_ARGUMENT);  // a sequence is named
+  task.sequence = nullptr;
+  task.out = out.data();
+  ASSERT_EQ(attend(), QUIRE_OK) << Show(error_);
+  EXPECT_EQ(out, expected);
+  task.first_position = 601;
+  EXPECT_EQ(attend(), QUIRE_INVALID_ARGUMENT);
+  task.first_position = 600;
+  request.layer = 2;
+  EXPECT_EQ(attend(), QUIRE_INVALID_ARGUMENT);
+  request.layer = 1;
+  const quire_owner_options name = Named("lora", 1);
+  int32_t released = 0;
+  ASSERT_EQ(quire_registry_release(registry_.get(), &name, &released, &error_), QUIRE_OK);
+  EXPECT_EQ(attend(), QUIRE_NOT_FOUND);
+  EXPECT_EQ(quire_owner_attend(nullptr, run.get(), &request, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_owner_attend(attention.get(), nullptr, &request, &error_),
+            QUIRE_INVALID_ARGUMENT);
+}
+
 TEST_F(RegistryCTest, TheRegistryEndsWithItsLastOwnersHandle) {
   const OwnedOwner run = Make(Named("lora", 1));
   registry_.reset();
@@ -174,6 +239,8 @@ TEST_F(RegistryCTest, WhatIsNoRegistryIsRefused) {
             QUIRE_INVALID_ARGUMENT);
   EXPECT_EQ(quire_owner_length(nullptr), 0u);
   EXPECT_EQ(quire_owner_clear(nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  quire_view* view = nullptr;
+  EXPECT_EQ(quire_owner_view_open(nullptr, 0, QUIRE_KEY, &view, &error_), QUIRE_INVALID_ARGUMENT);
   EXPECT_EQ(quire_owner_commit(nullptr, nullptr, 0, &error_), QUIRE_INVALID_ARGUMENT);
 }
 

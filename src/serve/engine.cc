@@ -196,14 +196,6 @@ void Engine::EndSessionsOf(TenantId tenant, OnSettled settled) {
   mailbox_.EndSessionsOf(tenant, stats ? stats->name : std::string(), std::move(settled));
 }
 
-Result<void> Engine::GiveWay() {
-  if (state_.options.outside_retry_us == 0) {
-    return Fail(ErrorCode::kUnsupported, "engine: outside_retry_us is 0, so it gives no way");
-  }
-  mailbox_.GiveWay();
-  return {};
-}
-
 TickReport Engine::Tick() {
   TakeCommands();
   const uint64_t now_us = components_.clock.NowMicros();

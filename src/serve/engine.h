@@ -130,10 +130,9 @@ class Engine {
   void SetTenant(const TenantShare& share) { mailbox_.SetTenant(share); }
   /// For an owner outside, such as a training run, that found no room on the budget: the next Tick
   /// preempts a request or releases an idle session, and does not start it again before
-  /// outside_retry_us. Try again then, and ask again if that was not enough.
-  ///
-  /// Errors: kUnsupported outside_retry_us is 0
-  Result<void> GiveWay();
+  /// outside_retry_us (a tenth of a second where that is 0). Try again then, and ask again if that
+  /// was not enough.
+  void GiveWay() { mailbox_.GiveWay(); }
 
   /// For an operator who wants memory now: a request that runs goes on with a context that streams
   /// from the store, until memory has room again; a session that idles lets its sequence go, whose

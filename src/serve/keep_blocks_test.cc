@@ -25,7 +25,7 @@ class KeepBlocksTest : public EngineTest {
     const RequestId id = client.Submit(request);
     for (uint64_t tick = 1; !client.Of(id).response; ++tick) {
       if (give_way_every > 0 && tick % give_way_every == 0) {
-        EXPECT_TRUE(engine_->GiveWay().has_value());
+        engine_->GiveWay();
       }
       engine_->Tick();
       clock_.Advance(1000);

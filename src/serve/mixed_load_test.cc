@@ -98,7 +98,7 @@ TEST_F(EngineTest, TrainingRunsAndRequestsShareABudgetAndNothingElse) {
         if (run->done()) continue;
         if (auto done = run->Step(); !done) {
           ASSERT_EQ(done.error().code, ErrorCode::kNoSpace) << done.error().message;
-          ASSERT_TRUE(engine_->GiveWay().has_value());
+          engine_->GiveWay();
           ++gave_way;
         }
       }
@@ -140,9 +140,20 @@ TEST_F(EngineTest, TrainingRunsAndRequestsShareABudgetAndNothingElse) {
   }
 }
 
-TEST_F(EngineTest, WithoutOthersOnTheBudgetThereIsNobodyToGiveWayTo) {
+TEST_F(EngineTest, ARequestThatGaveWayGoesOnThoughNobodyElseWasExpectedOnTheBudget) {
   Make(64);
-  EXPECT_EQ(engine_->GiveWay().error().code, ErrorCode::kUnsupported);
+  TestClient client(*engine_);
+  const RequestId id = client.Submit({.prompt = SomeTokens(40, 1), .max_tokens = 8});
+  engine_->Tick();
+  engine_->GiveWay();
+  for (int i = 0; i < 100 && !client.AllEnded(); ++i) {
+    engine_->Tick();
+    clock_.Advance(10'000);
+    client.TakeAll();
+  }
+  ASSERT_TRUE(client.AllEnded());
+  EXPECT_EQ(client.Of(id).response->finish, Finish::kLength);
+  EXPECT_EQ(engine_->stats().preemptions, 1u);
 }
 
 }  // namespace

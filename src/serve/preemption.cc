@@ -84,12 +84,17 @@ void Preemption::LookAtReaders(uint64_t now_us) {
   waiting_.WakeForPrefix();  // of those that stand still
 }
 
+// Where the engine was told of nobody else on the budget: long enough to take what it gave.
+constexpr uint64_t kRetryUs = 100'000;
+
 void Preemption::GiveWay() {
   if (ReleaseIdleSession()) return;
   Task* const task = FirstToGiveWay(state_, /*spare_oldest=*/false);
   if (task == nullptr) return;
   TakeSequence(*task, Waits::kRoom);
-  waiting_.RetryLater();  // also for those behind it, where it waits for its reader
+  // Also for those behind it, where it waits for its reader.
+  const uint64_t retry_us = state_.options.outside_retry_us;
+  waiting_.RetryIn(retry_us > 0 ? retry_us : kRetryUs);
 }
 
 bool Preemption::MakeRoomToStart(Task& task) {

@@ -73,4 +73,15 @@ OrderedJson JsonOf(std::span<const SequenceEntry> sequences,
   return json;
 }
 
+OrderedJson JsonOf(const BudgetLease& lease) {
+  return {
+      {"object", "cache.lease"}, {"id", lease.id}, {"owner", lease.owner}, {"bytes", lease.bytes}};
+}
+
+OrderedJson JsonOf(std::span<const BudgetLease> leases) {
+  OrderedJson list = OrderedJson::array();
+  for (const BudgetLease& lease : leases) list.push_back(JsonOf(lease));
+  return list;
+}
+
 }  // namespace quire::serve

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "serve/budget_leases.h"
 #include "serve/engine_options.h"
 #include "serve/sequence_list.h"
 
@@ -20,6 +21,10 @@ nlohmann::ordered_json JsonOf(const EngineStats& stats, uint64_t now_us);
 /// "blocks_shared", "blocks_own", "bytes", "tokens_streamed"}]; priority as in quire_turn_options.
 nlohmann::ordered_json JsonOf(std::span<const SequenceEntry> sequences,
                               const std::function<std::string(TenantId)>& name_of);
+
+/// {"object": "cache.lease", "id", "owner", "bytes"}
+nlohmann::ordered_json JsonOf(const BudgetLease& lease);
+nlohmann::ordered_json JsonOf(std::span<const BudgetLease> leases);
 
 }  // namespace quire::serve
 

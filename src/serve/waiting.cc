@@ -117,9 +117,11 @@ void Waiting::WaitForRoom(Task& task) {
 }
 
 void Waiting::RetryLater() {
-  if (state_.options.outside_retry_us == 0) return;
-  retry_outside_us_ =
-      std::min(retry_outside_us_, state_.clock.NowMicros() + state_.options.outside_retry_us);
+  if (state_.options.outside_retry_us > 0) RetryIn(state_.options.outside_retry_us);
+}
+
+void Waiting::RetryIn(uint64_t us) {
+  retry_outside_us_ = std::min(retry_outside_us_, state_.clock.NowMicros() + us);
 }
 
 void Waiting::WakeForRoom() {

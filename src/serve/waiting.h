@@ -36,6 +36,7 @@ class Waiting {
   void LookForRoom();
   /// Looks for it again after outside_retry_us, whatever becomes of the engine's own.
   void RetryLater();
+  void RetryIn(uint64_t us);
   /// Others outside may have given some back since then.
   void RetryOutside(uint64_t now_us);
   /// When to call RetryOutside.

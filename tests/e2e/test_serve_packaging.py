@@ -13,7 +13,7 @@ import quire_server
 PACKAGING = quire_cli.REPOSITORY / "packaging"
 OPERATIONS = quire_cli.REPOSITORY / "docs/operations.md"
 # They answer others with 403.
-OPERATORS = ("/v1/cache/resize", "/v1/cache/erase", "/v1/cache/demote", "/v1/cache/limits",
+OPERATORS = ("/v1/cache/leases", "/v1/cache/resize", "/v1/cache/erase", "/v1/cache/demote", "/v1/cache/limits",
              "/v1/cache/sequences")
 
 

@@ -74,10 +74,23 @@ struct TalkState {
   std::mutex turn;
 };
 
+struct LeaseState {
+  explicit LeaseState(quire_lease* taken) : lease(taken) {}
+  ~LeaseState() { quire_lease_free(lease); }
+  LeaseState(const LeaseState&) = delete;
+  LeaseState& operator=(const LeaseState&) = delete;
+
+  quire_lease* const lease;
+};
+
 class PyEngine : public Handle<EngineState> {
  public:
   explicit PyEngine(std::shared_ptr<EngineState> engine)
       : Handle(std::move(engine), "the engine") {}
+};
+class PyLease : public Handle<LeaseState> {
+ public:
+  explicit PyLease(std::shared_ptr<LeaseState> lease) : Handle(std::move(lease), "the lease") {}
 };
 class PySession : public Handle<TalkState> {
  public:
@@ -458,6 +471,33 @@ void Resize(const PyEngine& self, uint64_t hot_bytes) {
   Check(quire_engine_resize(engine->engine, hot_bytes, &error), error);
 }
 
+uint64_t MicrosOf(double seconds) {
+  constexpr double kMost = 3600;
+  if (!(seconds >= 0) || seconds > kMost) {
+    Raise(ErrorCode::kInvalidArgument, "wait_s is not 0 to 3600");
+  }
+  return static_cast<uint64_t>(seconds * 1e6);
+}
+
+std::shared_ptr<PyLease> Lease(const PyEngine& self, const std::string& owner, uint64_t bytes,
+                               double wait_s) {
+  const auto engine = self.get();
+  const uint64_t wait_us = MicrosOf(wait_s);
+  const GilFree free;
+  quire_lease* lease = nullptr;
+  quire_error error{};
+  Check(quire_engine_lease(engine->engine, owner.c_str(), bytes, wait_us, &lease, &error), error);
+  return std::make_shared<PyLease>(Share(std::make_unique<LeaseState>(lease)));
+}
+
+void ResizeLease(const PyLease& self, uint64_t bytes, double wait_s) {
+  const auto state = self.get();
+  const uint64_t wait_us = MicrosOf(wait_s);
+  const GilFree free;
+  quire_error error{};
+  Check(quire_lease_resize(state->lease, bytes, wait_us, &error), error);
+}
+
 std::string Entries(const PyEngine& self, uint64_t entries_max) {
   const auto engine = self.get();
   return TextOf([&](char* text, size_t bytes, size_t* length, quire_error* error) {
@@ -574,6 +614,19 @@ void BindSession(nb::module_& module) {
   DefineClose(session, "def __enter__(self) -> Session");
 }
 
+void BindLease(nb::module_& module) {
+  nb::class_<PyLease> lease(module, "Lease",
+                            "Bytes of an engine's budget that something else has, until it is "
+                            "closed. Threads: any.");
+  lease
+      .def("resize", &ResizeLease, nb::arg("bytes"), nb::kw_only(), nb::arg("wait_s") = 0.0,
+           "More or less bytes. Raises: as Engine.lease; it stays as it is then.")
+      .def("__repr__", [](const PyLease& self) {
+        return self.Repr("engine.Lease", [](const LeaseState&) { return std::string("held"); });
+      });
+  DefineClose(lease, "def __enter__(self) -> Lease");
+}
+
 void BindEngine(nb::module_& module) {
   nb::class_<PyEngine> engine(
       module, "Engine",
@@ -662,6 +715,12 @@ void BindEngine(nb::module_& module) {
            "Raises: NotFoundError; BusyError it is open; UnsupportedError another model's.")
       .def("resize", &Resize, nb::arg("hot_bytes"),
            "Another budget in memory while sessions go on. Raises: as Cache.resize.")
+      .def("lease", &Lease, nb::arg("owner"), nb::arg("bytes"), nb::kw_only(),
+           nb::arg("wait_s") = 0.0,
+           "Takes bytes out of the budget for something outside the engine, such as the "
+           "quire.Registry of a training run, until the lease is closed. Turns that run give way "
+           "for at most wait_s seconds.\n\nRaises: BusyError they hold more after that; "
+           "TooLargeError the budget has no more than that; NoSpaceError the rest holds no block.")
       .def("demote", &Demote, nb::arg("prompt"),
            "Moves what memory has of a text's whole blocks to the store now, and returns how many "
            "left memory. Raises: as Cache.demote.")
@@ -713,5 +772,6 @@ NB_MODULE(_engine, module) {
   quire::python::BindEvent(module);
   quire::python::BindAnswer(module);
   quire::python::BindSession(module);
+  quire::python::BindLease(module);
   quire::python::BindEngine(module);
 }

@@ -74,6 +74,11 @@ struct quire_engine {
   std::shared_ptr<EngineHost> host;
 };
 
+struct quire_lease {
+  std::shared_ptr<EngineHost> host;  // ends last
+  quire::serve::HeldLease held;
+};
+
 struct quire_session {
   std::shared_ptr<EngineHost> host;
   std::string name;
@@ -321,9 +326,32 @@ void quire_engine_free(quire_engine* engine) { delete engine; }
 quire_code quire_engine_resize(quire_engine* engine, uint64_t hot_bytes, quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(engine, "engine"));
-    return engine->host->cache().Resize(hot_bytes);
+    return engine->host->leases().Resize(hot_bytes);
   });
 }
+
+quire_code quire_engine_lease(quire_engine* engine, const char* owner, uint64_t bytes,
+                              uint64_t wait_us, quire_lease** lease, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    QUIRE_TRY(NotNull(owner, "owner"));
+    QUIRE_TRY(NotNull(lease, "lease"));
+    auto& leases = engine->host->leases();
+    QUIRE_ASSIGN(const uint64_t id, leases.Take(owner, bytes, wait_us));
+    *lease = new quire_lease{.host = engine->host, .held = {leases, id}};
+    return {};
+  });
+}
+
+quire_code quire_lease_resize(quire_lease* lease, uint64_t bytes, uint64_t wait_us,
+                              quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(lease, "lease"));
+    return lease->held.leases().Change(lease->held.id(), bytes, wait_us);
+  });
+}
+
+void quire_lease_free(quire_lease* lease) { delete lease; }
 
 quire_code quire_engine_stats_json(const quire_engine* engine, char* text, size_t text_bytes,
                                    size_t* length, quire_error* error) {

@@ -496,6 +496,41 @@ TEST_F(EngineCTest, AWindowAndABudgetThatGrows) {
   quire_session_free(session);
 }
 
+TEST_F(EngineCTest, ALeaseTakesBytesOfTheBudgetUntilItIsFreed) {
+  quire_engine_options options = Options(nullptr);
+  options.hot_bytes = 8 << 20;
+  ASSERT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_OK) << Show(error_);
+  const auto stats = [&] {
+    std::string text(1 << 16, ' ');
+    size_t length = 0;
+    EXPECT_EQ(quire_engine_stats_json(engine_, text.data(), text.size(), &length, &error_),
+              QUIRE_OK);
+    text.resize(length);
+    return text;
+  };
+  quire_lease* lease = nullptr;
+  EXPECT_EQ(quire_engine_lease(engine_, "training lora/1", 8 << 20, 0, &lease, &error_),
+            QUIRE_TOO_LARGE);
+  EXPECT_EQ(quire_engine_lease(engine_, "", 1 << 20, 0, &lease, &error_), QUIRE_INVALID_ARGUMENT);
+  ASSERT_EQ(quire_engine_lease(engine_, "training lora/1", 4 << 20, 1'000'000, &lease, &error_),
+            QUIRE_OK)
+      << Show(error_);
+  EXPECT_NE(stats().find(R"("owner":"training lora/1","bytes":4194304)"), std::string::npos)
+      << stats();
+  EXPECT_EQ(quire_engine_resize(engine_, 4 << 20, &error_), QUIRE_TOO_LARGE);
+  ASSERT_EQ(quire_lease_resize(lease, 6 << 20, 0, &error_), QUIRE_OK) << Show(error_);
+  quire_session* const session = OpenSession("beside", /*temperature=*/0);
+  std::string text;
+  while (text.size() < 4000) text += "It is a truth universally acknowledged. ";
+  EXPECT_NE(Ask(session, text.c_str()).find("never fit"), std::string::npos);
+  quire_lease_free(lease);
+  EXPECT_EQ(stats().find("training"), std::string::npos) << stats();
+  EXPECT_EQ(Ask(session, text.c_str()).find("never fit"), std::string::npos);
+  quire_session_free(session);
+  EXPECT_EQ(quire_lease_resize(nullptr, 1, 0, &error_), QUIRE_INVALID_ARGUMENT);
+  quire_lease_free(nullptr);
+}
+
 TEST_F(EngineCTest, StructsMayGrow) {
   Open(nullptr);
   quire_engine_options small = Options(nullptr);

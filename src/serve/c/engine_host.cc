@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "cache/stats_json.h"
 #include "env/clock.h"
 #include "env/file.h"
 #include "serve/reports.h"
@@ -78,6 +79,7 @@ Result<std::shared_ptr<EngineHost>> EngineHost::Open(const HostOptions& options)
                                               .load = options.load,
                                               .resident_tokens = options.resident_tokens,
                                               .sessions = host->sessions_.get()}));
+  host->leases_.emplace(*host->engine_, *host->cache_, SystemClock());
   host->driver_ = std::make_unique<Driver>(*host->engine_);
   return host;
 }
@@ -195,10 +197,11 @@ std::string EngineHost::SessionsJson() const {
 
 std::string EngineHost::StatsJson() const {
   OrderedJson store;
-  if (store_ != nullptr) store = OrderedJson::parse(ToJson(store_->stats()));
+  if (store_ != nullptr) store = JsonOf(store_->stats());
   return DumpJson({{"engine", JsonOf(driver_->stats(), SystemClock().NowMicros())},
-                   {"cache", OrderedJson::parse(ToJson(cache_->stats()))},
-                   {"store", std::move(store)}});
+                   {"cache", JsonOf(cache_->stats())},
+                   {"store", std::move(store)},
+                   {"leases", JsonOf(leases_->All())}});
 }
 
 std::string EngineHost::SequencesJson() const {

@@ -15,6 +15,7 @@
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/disk_store.h"
+#include "serve/budget_leases.h"
 #include "serve/driver.h"
 #include "serve/engine.h"
 #include "text/tokenizer.h"
@@ -53,6 +54,7 @@ class EngineHost {
 
   Engine& engine() { return *engine_; }
   Cache& cache() { return *cache_; }
+  BudgetLeases& leases() { return *leases_; }
   bool has_store() const { return store_ != nullptr; }
   /// Errors: kUnsupported the model has none
   Result<const model::Tokenizer*> tokenizer() const;
@@ -92,6 +94,7 @@ class EngineHost {
   std::unique_ptr<Files> session_files_;
   std::unique_ptr<SessionStore> sessions_;
   std::unique_ptr<Engine> engine_;
+  std::optional<BudgetLeases> leases_;
   std::unique_ptr<Driver> driver_;
 
   mutable Mutex mutex_{LockRank::kLeaf};

@@ -446,6 +446,25 @@ ApiResult<uint64_t> ParseResizeCall(std::string_view body) {
   return bytes->get<uint64_t>();
 }
 
+ApiResult<LeaseCall> ParseLeaseCall(std::string_view body, bool names_owner) {
+  constexpr double kWaitSecondsMax = 60;
+  QUIRE_ASSIGN(const Json json, ParseObject(body));
+  Fields fields(json);
+  LeaseCall call;
+  if (names_owner) {
+    QUIRE_ASSIGN(auto owner, fields.Text("owner"));
+    if (!owner) return fields.Bad("owner", "is missing: the name of what holds the bytes");
+    call.owner = *std::move(owner);
+  }
+  QUIRE_ASSIGN(const auto bytes, fields.Whole("bytes"));
+  if (!bytes) return fields.Bad("bytes", "is missing");
+  call.bytes = *bytes;
+  QUIRE_ASSIGN(const auto wait_s, fields.Number("wait_s", 0, kWaitSecondsMax));
+  call.wait_us = static_cast<uint64_t>(wait_s.value_or(0) * 1e6);
+  QUIRE_TRY(fields.NothingElse());
+  return call;
+}
+
 ApiResult<LimitsCall> ParseLimitsCall(std::string_view body) {
   QUIRE_ASSIGN(const Json json, ParseObject(body));
   Fields fields(json);

@@ -99,6 +99,15 @@ ApiResult<AdapterCall> ParseUnloadAdapterCall(std::string_view body);
 /// The bytes of {"hot_bytes": ...}. Errors: as ParseCall
 ApiResult<uint64_t> ParseResizeCall(std::string_view body);
 
+/// Bytes of the budget for something outside the engine.
+struct LeaseCall {
+  std::string owner{};  // of a new lease
+  uint64_t bytes = 0;
+  uint64_t wait_us = 0;  // how long requests that run are asked to give way
+};
+/// `names_owner`: a new lease.
+ApiResult<LeaseCall> ParseLeaseCall(std::string_view body, bool names_owner);
+
 /// A tenant's part of the budget; 0: no quota, no floor.
 struct LimitsCall {
   std::string tenant{};

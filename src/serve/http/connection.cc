@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "serve/http/head.h"
+#include "serve/reports.h"
 
 namespace quire::serve::http {
 
@@ -33,6 +34,7 @@ constexpr size_t kPathBytesLogged = 256;
 constexpr size_t kMethodBytesLogged = 16;
 constexpr auto kGoodbye = std::chrono::seconds(2);
 constexpr auto kProbeAfter = std::chrono::seconds(1);  // most answers need no probe
+constexpr auto kLeaseBeat = std::chrono::seconds(5);
 
 ApiError ProtocolError(uint32_t status, std::string code, std::string message) {
   return {.status = status,
@@ -346,6 +348,10 @@ class StreamConnection final : public Connection,
     bool more = keep_alive;
     if (auto* const call = std::get_if<std::unique_ptr<Call>>(&handled.outcome)) {
       more = co_await ServeCall(handled, **call, version, keep_alive) && keep_alive;
+    } else if (auto* const lease = std::get_if<std::unique_ptr<HeldLease>>(&handled.outcome)) {
+      co_await ServeLease(**lease, version);
+      lease->reset();
+      more = false;
     } else {
       more = co_await WriteReply(std::get<Reply>(handled.outcome), version, keep_alive, has_body) &&
              keep_alive;
@@ -428,6 +434,35 @@ class StreamConnection final : public Connection,
       reachable = reachable && co_await Write(asio::buffer(std::string_view("0\r\n\r\n")));
     }
     co_return reachable&& version >= 11;
+  }
+
+  /// Holds a lease until its holder leaves, the server stops or somebody else ends it.
+  asio::awaitable<void> ServeLease(const HeldLease& lease, unsigned version) {
+    const auto ended = std::make_shared<std::atomic<bool>>(false);
+    const auto listening =
+        lease.leases().Listen(lease.id(), [self = this->shared_from_this(), ended] {
+          *ended = true;
+          asio::post(self->stream_.get_executor(), [self] { self->Wake(); });
+        });
+    ReadAhead();
+    bool reachable = listening && co_await WriteStreamHeader(version, /*keep_alive=*/false);
+    for (const BudgetLease& each : lease.leases().All()) {
+      if (each.id != lease.id() || !reachable) continue;
+      reachable = co_await WritePiece(ServerSentEvent(JsonOf(each)), version);
+    }
+    while (reachable && !*ended && !client_left_ && !input_ended_ && !closing_) {
+      probe_.expires_after(kLeaseBeat);
+      probe_.async_wait([self = this->shared_from_this()](error_code error) {
+        if (error || self->ended_) return;
+        self->probe_due_ = true;
+        self->Wake();
+      });
+      co_await AwaitWake();
+      // A comment, which tells of a holder that is gone without a word.
+      if (std::exchange(probe_due_, false)) reachable = co_await WritePiece(": \n\n", version);
+    }
+    probe_.cancel();
+    if (reachable && version >= 11) co_await Write(asio::buffer(std::string_view("0\r\n\r\n")));
   }
 
   template <typename Message>

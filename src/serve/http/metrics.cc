@@ -331,6 +331,8 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot,
     now.Gauge("quire_budget_limit_bytes", "Budget of all caches together.",
               D(snapshot.budget_bytes));
     now.Gauge("quire_budget_used_bytes", "What is charged to it.", D(snapshot.budget_used_bytes));
+    now.Gauge("quire_budget_leased_bytes", "Leased to others, and not of that limit.",
+              D(snapshot.budget_leased_bytes));
   }
   if (snapshot.cache) AddCache(now, *snapshot.cache);
   if (snapshot.engine) AddEngine(now, *snapshot.engine);

@@ -48,6 +48,7 @@ struct MetricsSnapshot {
   std::optional<EngineStats> engine{};
   uint64_t budget_bytes = 0;
   uint64_t budget_used_bytes = 0;
+  uint64_t budget_leased_bytes = 0;
   const TransportCounters* transport = nullptr;
   std::optional<ProcessStats> process{};
   uint64_t sessions = 0;

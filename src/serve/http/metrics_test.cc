@@ -35,6 +35,7 @@ TEST(Metrics, OfTheWholeServer) {
   transport.log_lines_lost = 206;
   MetricsSnapshot snapshot{.budget_bytes = 1,
                            .budget_used_bytes = 2,
+                           .budget_leased_bytes = 218,
                            .transport = &transport,
                            .process = ProcessStats{.resident_bytes = 211,
                                                    .virtual_bytes = 212,
@@ -120,6 +121,7 @@ process_max_fds 216
 quire_sessions 4
 quire_budget_limit_bytes 1
 quire_budget_used_bytes 2
+quire_budget_leased_bytes 218
 quire_cache_streamed_bytes_total 26
 quire_cache_stream_wait_seconds_total 27.5
 quire_cache_limit_bytes 11

@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kRead = "GET, HEAD";
 constexpr std::string_view kCall = "POST";
 
-constexpr std::array<Route, 20> kRoutes = {{
+constexpr std::array<Route, 21> kRoutes = {{
     {.way = Way::kHealth, .name = "/healthz", .methods = kRead, .is_open = true},
     {.way = Way::kHealth, .name = "/health", .methods = kRead, .is_open = true},
     {.way = Way::kReady, .name = "/readyz", .methods = kRead, .is_open = true},
@@ -22,6 +22,7 @@ constexpr std::array<Route, 20> kRoutes = {{
     {.way = Way::kDemote, .name = "/v1/cache/demote", .methods = kCall},
     {.way = Way::kLimits, .name = "/v1/cache/limits", .methods = kCall},
     {.way = Way::kSequences, .name = "/v1/cache/sequences", .methods = kRead},
+    {.way = Way::kLeases, .name = "/v1/cache/leases", .methods = "GET, HEAD, POST"},
     {.way = Way::kLoadAdapter, .name = "/v1/load_lora_adapter", .methods = kCall},
     {.way = Way::kUnloadAdapter, .name = "/v1/unload_lora_adapter", .methods = kCall},
     {.way = Way::kMetrics, .name = "/metrics", .methods = kRead},
@@ -52,6 +53,10 @@ Route RouteOf(std::string_view path) {
   std::string_view rest;
   if (GoesOn(path, "/v1/models", rest)) {
     return {.way = Way::kModel, .name = "/v1/models", .methods = kRead, .rest = rest};
+  }
+  if (GoesOn(path, "/v1/cache/leases", rest)) {
+    return {
+        .way = Way::kLease, .name = "/v1/cache/leases", .methods = "POST, DELETE", .rest = rest};
   }
   if (!GoesOn(path, "/v1/sessions", rest)) return {};
   if (rest.ends_with(kFork)) {

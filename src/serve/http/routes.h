@@ -23,6 +23,8 @@ enum class Way : uint8_t {
   kSequences,
   kLoadAdapter,
   kUnloadAdapter,
+  kLeases,
+  kLease,
   kMetrics,
   kTokenize,
   kDetokenize,
@@ -38,7 +40,7 @@ struct Route {
   std::string_view name = "other";  // in metrics
   std::string_view methods{};       // as the field Allow lists them
   bool is_open = false;             // needs no key
-  std::string_view rest{};          // what of the path names one model or session
+  std::string_view rest{};          // what of the path names one model, session or lease
 };
 
 /// Lifetime: its `rest` is a part of `path`

@@ -9,6 +9,7 @@
 
 #include "base/bits.h"
 #include "base/log.h"
+#include "cache/stats_json.h"
 #include "serve/http/metrics.h"
 #include "serve/reports.h"
 
@@ -98,6 +99,7 @@ Service::Service(const ServiceContext& context, const ServiceOptions& options)
       options_(options),
       started_s_(static_cast<uint64_t>(std::time(nullptr))),
       sessions_(context.engine, options.sessions),
+      leases_(context.engine, context.cache, context.clock),
       tree_(context.cache.options().profile.block_tokens) {}
 
 Result<std::unique_ptr<Service>> Service::Create(const ServiceContext& context,
@@ -282,7 +284,9 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kLimits:
     case Way::kLoadAdapter:
     case Way::kUnloadAdapter:
+    case Way::kLease:
     case Way::kSequences: return reply(Operate(request, route.way, handled.caller));
+    case Way::kLeases: return Leases(request, handled);
     case Way::kMetrics: return reply(MetricsText(handled.caller));
     case Way::kNone:
     case Way::kHealth:
@@ -448,17 +452,17 @@ Reply Service::CacheJson(const Caller& caller) const {
     const auto [used, limit] = context_.budget_used_of();
     const BlockMapCells map = ShrinkBlockMap(context_.cache.BlockMap(), kBlockMapCells);
     json["budget"] = {{"used_bytes", used}, {"limit_bytes", limit}};
-    json["cache"] = OrderedJson::parse(ToJson(context_.cache.stats()));
-    if (context_.store != nullptr)
-      json["store"] = OrderedJson::parse(ToJson(context_.store->stats()));
+    json["leases"] = JsonOf(leases_.All());
+    json["cache"] = JsonOf(context_.cache.stats());
+    if (context_.store != nullptr) json["store"] = JsonOf(context_.store->stats());
     json["engine"] = JsonOf(context_.engine_stats(), context_.clock.NowMicros());
     json["block_map"] = {
         {"slots", map.slots}, {"slots_per_cell", map.slots_per_cell}, {"cells", map.cells}};
-    json["free_slots"] = OrderedJson::parse(ToJson(context_.cache.FreeSlots()));
+    json["free_slots"] = JsonOf(context_.cache.FreeSlots());
   }
   json["tenants"] = OrderedJson::array();
   for (const TenantStats& stats : TenantsSeenBy(caller)) {
-    json["tenants"].push_back(OrderedJson::parse(ToJson(stats)));
+    json["tenants"].push_back(JsonOf(stats));
   }
   json["index"] = IndexJsonFor(caller);
   json["tree"] = TreeJson(caller);
@@ -476,6 +480,7 @@ Reply Service::MetricsText(const Caller& caller) const {
     if (context_.store != nullptr) snapshot.store = context_.store->stats();
     snapshot.engine = context_.engine_stats();
     std::tie(snapshot.budget_used_bytes, snapshot.budget_bytes) = context_.budget_used_of();
+    for (const BudgetLease& lease : leases_.All()) snapshot.budget_leased_bytes += lease.bytes;
     snapshot.transport = &transport_;
     snapshot.process = ReadProcessStats();
     snapshot.sessions = sessions_.count();

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "serve/budget_leases.h"
 #include "serve/engine.h"
 #include "serve/http/call.h"
 #include "serve/http/caller.h"
@@ -79,7 +80,8 @@ struct Handled {
   std::string session{};                                // that the call goes on with
   bool is_known = false;                                // who calls may
   // None: the header was in order, and now the body is wanted.
-  std::variant<std::monostate, Reply, std::unique_ptr<Call>> outcome{};
+  // A lease lasts as long as the connection.
+  std::variant<std::monostate, Reply, std::unique_ptr<Call>, std::unique_ptr<HeldLease>> outcome{};
 };
 
 /// Threads:  any
@@ -107,8 +109,11 @@ class Service {
   /// From now on new calls are refused and /readyz says no.
   void Drain() { draining_ = true; }
   bool draining() const { return draining_; }
-  /// From time to time: ends sessions that idle.
-  void Tidy() { sessions_.EndIdle(context_.clock.NowMicros()); }
+  /// From time to time: ends sessions that idle, and settles leases that ended.
+  void Tidy() {
+    sessions_.EndIdle(context_.clock.NowMicros());
+    leases_.Settle();
+  }
 
  private:
   Service(const ServiceContext& context, const ServiceOptions& options);
@@ -135,8 +140,11 @@ class Service {
   OrderedJson CallsJson(const Caller& caller) const;
 
   // service_operator.cc
+  ApiResult<void> CheckOperator(const Caller& caller) const;
   ApiResult<Reply> Operate(const HttpRequest& request, Way way, const Caller& caller);
   ApiResult<Reply> Resize(const HttpRequest& request);
+  ApiResult<void> Leases(const HttpRequest& request, Handled& handled);
+  ApiResult<Reply> OneLease(const HttpRequest& request);
   ApiResult<Reply> Erase(const HttpRequest& request);
   ApiResult<Reply> SetLimits(const HttpRequest& request);
   ApiResult<Reply> Demote(const HttpRequest& request);
@@ -187,6 +195,7 @@ class Service {
   std::vector<KnownTenant> tenants_;  // domains too
   SessionTable sessions_;
   LiveCalls live_;
+  BudgetLeases leases_;
   PromptTree tree_;
   Metrics metrics_;
   TransportCounters transport_;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <system_error>
 
 #include "serve/driver.h"
 #include "serve/http/api_error.h"
@@ -42,19 +44,23 @@ bool IsBelow(const std::filesystem::path& path, const std::filesystem::path& dir
 
 }  // namespace
 
+ApiResult<void> Service::CheckOperator(const Caller& caller) const {
+  if (caller.is_operator) return {};
+  return std::unexpected(
+      ApiError{.status = 403,
+               .type = "permission_error",
+               .code = "operator_only",
+               .message = "this is for the operator: ask at --operator-listen, or with a key of a "
+                          "tenant that has `operator = true` in the keys file"});
+}
+
 ApiResult<Reply> Service::Operate(const HttpRequest& request, Way way, const Caller& caller) {
-  if (!caller.is_operator) {
-    return std::unexpected(ApiError{
-        .status = 403,
-        .type = "permission_error",
-        .code = "operator_only",
-        .message = "this is for the operator: ask at --operator-listen, or with a key of a "
-                   "tenant that has `operator = true` in the keys file"});
-  }
+  QUIRE_TRY(CheckOperator(caller));
   switch (way) {
     case Way::kResize: return Resize(request);
     case Way::kDemote: return Demote(request);
     case Way::kLimits: return SetLimits(request);
+    case Way::kLease: return OneLease(request);
     case Way::kSequences:
       return JsonReply({{"object", "list"},
                         {"data", JsonOf(context_.engine_sequences(),
@@ -67,11 +73,48 @@ ApiResult<Reply> Service::Operate(const HttpRequest& request, Way way, const Cal
 
 ApiResult<Reply> Service::Resize(const HttpRequest& request) {
   QUIRE_ASSIGN(const uint64_t hot_bytes, ParseResizeCall(request.body));
-  if (const auto resized = context_.cache.Resize(hot_bytes); !resized) {
+  if (const auto resized = leases_.Resize(hot_bytes); !resized) {
     return std::unexpected(FromCacheError(resized.error()));
   }
   const auto [used, limit] = context_.budget_used_of();
   return JsonReply({{"object", "cache.budget"}, {"used_bytes", used}, {"limit_bytes", limit}});
+}
+
+// A new one lasts as long as the connection it was asked for on.
+ApiResult<void> Service::Leases(const HttpRequest& request, Handled& handled) {
+  QUIRE_TRY(CheckOperator(handled.caller));
+  if (request.method != "POST") {
+    handled.outcome = JsonReply({{"object", "list"}, {"data", JsonOf(leases_.All())}});
+    return {};
+  }
+  QUIRE_ASSIGN(const LeaseCall call, ParseLeaseCall(request.body, /*names_owner=*/true));
+  const auto taken = leases_.Take(call.owner, call.bytes, call.wait_us);
+  if (!taken) return std::unexpected(FromCacheError(taken.error()));
+  handled.outcome = std::make_unique<HeldLease>(leases_, *taken);
+  return {};
+}
+
+ApiResult<Reply> Service::OneLease(const HttpRequest& request) {
+  const std::string_view named = RouteOf(request.path).rest;
+  uint64_t id = 0;
+  const auto [end, code] = std::from_chars(named.data(), named.data() + named.size(), id);
+  const bool is_number = code == std::errc() && end == named.data() + named.size();
+  const auto changed = [&]() -> ApiResult<Result<void>> {
+    if (!is_number) return Result<void>(Fail(ErrorCode::kNotFound, "there is no such lease"));
+    if (request.method == "DELETE") return leases_.End(id);
+    QUIRE_ASSIGN(const LeaseCall call, ParseLeaseCall(request.body, /*names_owner=*/false));
+    return leases_.Change(id, call.bytes, call.wait_us);
+  }();
+  if (!changed) return std::unexpected(changed.error());
+  if (!*changed) {
+    const Error& error = changed->error();
+    if (error.code == ErrorCode::kNotFound) return NotFound(error.message);
+    return std::unexpected(FromCacheError(error));
+  }
+  for (const BudgetLease& lease : leases_.All()) {
+    if (lease.id == id) return JsonReply(JsonOf(lease));
+  }
+  return JsonReply({{"object", "cache.lease"}, {"id", id}, {"ended", true}});
 }
 
 ApiResult<Reply> Service::SetLimits(const HttpRequest& request) {
