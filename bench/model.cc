@@ -4,7 +4,8 @@
 // last-level cache behind. What a step costs beside its arithmetic: a token of each of some short
 // contexts, of a narrow model with as many layers, against reading weights, K and V. What sealing
 // costs: a prefill chunk into a cache that encodes beside the same into one that does not, of this
-// layer and of a model as small as the bundled one.
+// layer and of a model as small as the bundled one. What adapters cost: steps of sequences of two
+// adapters and of the base model beside the same steps of the base model alone.
 #include "model/model.h"
 
 #include <fmt/format.h>
@@ -36,6 +37,7 @@ constexpr uint64_t kCachesPerPass = 4;  // weights, in last-level caches, at lea
 constexpr uint32_t kLayersMin = 4;
 constexpr uint32_t kLayersMax = 28;  // the model's own number
 constexpr uint64_t kHotBytes = 1 << 29;
+constexpr uint32_t kAdapterRank = 16;
 constexpr uint32_t kShortTokens = kChunkTokens - kDecodeTokens;  // before the tokens of a round
 
 uint32_t LayersBeyondCache() {
@@ -87,6 +89,11 @@ class Runner {
 
   const model::Model& model() const { return *model_; }
 
+  // Its sequences have these in turn; null: the base model.
+  void SetAdapters(std::vector<std::shared_ptr<const model::Adapter>> adapters) {
+    adapters_ = std::move(adapters);
+  }
+
   // Multiply-adds of the layers' matrix products for one token, twice; attention is not counted.
   double gigaflops_per_token() const {
     const model::ModelConfig& config = model_->config();
@@ -121,9 +128,12 @@ class Runner {
   double Step(std::span<const TokenId> tokens, float* logits) {
     std::vector<model::StepItem> items;
     for (const auto& sequence : sequences_) {
-      items.push_back({.sequence = sequence.get(),
-                       .tokens = tokens,
-                       .logits = items.empty() ? logits : nullptr});
+      const size_t at = items.size();
+      items.push_back(
+          {.sequence = sequence.get(),
+           .tokens = tokens,
+           .logits = items.empty() ? logits : nullptr,
+           .adapter = adapters_.empty() ? nullptr : adapters_[at % adapters_.size()].get()});
     }
     return SecondsOf(*executor_, [&] {
       const Result<void> done = model_->Step(items, *attention_, *executor_);
@@ -134,6 +144,7 @@ class Runner {
   std::shared_ptr<model::Model> model_;
   std::unique_ptr<AttentionBackend> attention_;
   std::unique_ptr<Cache> cache_;
+  std::vector<std::shared_ptr<const model::Adapter>> adapters_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
   std::unique_ptr<Executor> executor_;
   std::vector<TokenId> prompt_;
@@ -198,6 +209,30 @@ Result<Subject> Sealing(Codec codec, const model::ModelConfig& config, uint32_t 
                .floor = [=](uint32_t) { return plain->Prefill(); }};
 }
 
+// Steps of a batch, a third of it of each of two adapters, beside the same steps of the base model.
+Result<Subject> Adapters(bool prefill, uint32_t sequences, uint32_t threads) {
+  const model::ModelConfig config = LargeShape(prefill ? kLayersMin : kLayersMax);
+  QUIRE_ASSIGN(const auto model, RandomModel(config));
+  QUIRE_ASSIGN(const auto mixed, Runner::Create(model, Codec::kBf16, threads, sequences));
+  QUIRE_ASSIGN(const auto base, Runner::Create(model, Codec::kBf16, threads, sequences));
+  const auto adapter = [&](uint64_t seed) -> std::shared_ptr<const model::Adapter> {
+    return model::RandomAdapter(config, kAdapterRank, ComputeType::kBf16, seed);
+  };
+  mixed->SetAdapters({nullptr, adapter(1), adapter(2)});
+  const uint32_t tokens = prefill ? kChunkTokens : kDecodeTokens;
+  const auto step = [=](const std::shared_ptr<Runner>& runner) {
+    return std::function<double(uint32_t)>(
+        [=](uint32_t at) { return prefill ? runner->Prefill() : runner->Decode(at); });
+  };
+  return Timed{.unit = "tokens/s",
+               .amount = static_cast<double>(sequences) * tokens,
+               .places = prefill ? 1 : kDecodeTokens,
+               .slice = fmt::format("a step of {} sequences, {} layers, rank {}", sequences,
+                                    config.layers, kAdapterRank),
+               .work = step(mixed),
+               .floor = step(base)};
+}
+
 }  // namespace
 
 std::vector<Case> ModelCases(const Options& options) {
@@ -212,6 +247,14 @@ std::vector<Case> ModelCases(const Options& options) {
           {.name = fmt::format("decode/bf16/short{}/b{}/t{}", kChunkTokens, sequences, threads),
            .prepare = [=] { return ShortContexts(sequences, threads); }});
     }
+    for (const uint32_t sequences : {3, 6}) {
+      cases.push_back(
+          {.name = fmt::format("decode/bf16/adapters{}/b{}/t{}", kAdapterRank, sequences, threads),
+           .prepare = [=] { return Adapters(false, sequences, threads); }});
+    }
+    cases.push_back({.name = fmt::format("prefill/bf16/adapters{}/chunk{}/b3/t{}", kAdapterRank,
+                                         kChunkTokens, threads),
+                     .prepare = [=] { return Adapters(true, 3, threads); }});
     for (const char* const shape : {"tiny", "qwen3-0.6b"}) {
       const model::ModelConfig config = shape == std::string("tiny") ? TinyShape() : LargeShape(1);
       for (const Codec codec : kCodecs) {

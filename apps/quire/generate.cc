@@ -193,6 +193,9 @@ Result<int> Generate(const GenerateFlags& flags) {
                          .stop_tokens = StopTokens(runtime->model().config(), generation),
                          .sampling = SamplingOf(flags, generation),
                          .keep = flags.keep,
+                         .adapter = flags.runtime.adapters.empty()
+                                        ? std::string()
+                                        : AdapterNameOf(flags.runtime.adapters.back()),
                          .all_logits = !flags.logits_out.empty()};
   serve::SetOnFull(flags.on_full, request);  // a name that was checked
   const uint32_t place = flags.beside / 2;   // in the batch
@@ -259,6 +262,8 @@ void AddGenerate(Command& program) {
       {{.name = "--prompt", .value = &flags->prompt, .help = "Text"},
        {.name = "--prompt-file", .value = &flags->prompt_file, .help = "A file of text"},
        {.name = "--prompt-ids", .value = &flags->prompt_ids, .help = "Token ids: 1,2,3"}});
+  AddAdapterFlag(command, flags->runtime.adapters,
+                 "A LoRA adapter to answer with, as PEFT writes it");
   command.Add({.name = "--max-tokens",
                .value = &flags->max_tokens,
                .help = "Most tokens to generate",

@@ -6,6 +6,7 @@
 #include "apps/quire/runtime.h"
 #include "cache/planned_bytes.h"
 #include "env/file.h"
+#include "model/adapter.h"
 #include "model/config.h"
 #include "quire/cache.h"
 #include "quire/disk_store.h"
@@ -24,6 +25,7 @@ struct PlanFlags {
   uint64_t resident_tokens = 0;
   uint32_t chunk_tokens = 512;
   model::Window window;
+  uint32_t adapter_rank = 0;  // 0: nothing is said of adapters
   bool json = false;
 };
 
@@ -79,6 +81,10 @@ Result<nlohmann::ordered_json> PlanOf(const PlanFlags& flags) {
                    {"bytes_store_memory",
                     DiskStoreOptions{}.staging_bytes + tier::ColdOptions{}.headers_bytes_max},
                    {"bytes_store", stream.store_bytes}});
+  }
+  if (flags.adapter_rank > 0) {
+    const ComputeType type = config.dtype.value_or(ComputeType::kBf16);
+    report["bytes_adapter"] = model::AdapterBytes(config, flags.adapter_rank, type);
   }
   return report;
 }
@@ -136,6 +142,11 @@ void AddPlan(Command& program) {
                .help = "With --resident-tokens: prompt tokens per step",
                .check = Between<int>{1, 1 << 20},
                .shows_default = true});
+  command.Add({.name = "--adapter-rank",
+               .value = &flags->adapter_rank,
+               .help = "Also what a LoRA adapter of this rank takes, in the model's type, if it "
+                       "changes all that it can",
+               .check = Between<uint32_t>{1, model::kAdapterRankMax}});
   command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
   command.Run([flags] { return RunPlan(*flags); });
 }

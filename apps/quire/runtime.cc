@@ -91,6 +91,25 @@ serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags) {
           .resident_tokens = flags.resident_tokens};
 }
 
+std::string AdapterNameOf(const std::string& adapter) {
+  const size_t end = adapter.find('=');
+  return end == std::string::npos ? std::string() : adapter.substr(0, end);
+}
+
+void AddAdapterFlag(Command& command, std::vector<std::string>& adapters, const std::string& help) {
+  command.Add({.name = "--adapter",
+               .value = &adapters,
+               .help = help,
+               .check = TextCheck{
+                   .name = "NAME=DIR", .problem = [](const std::string& text) {
+                     const std::string name = AdapterNameOf(text);
+                     if (!serve::IsAdapterName(name) || text.size() == name.size() + 1) {
+                       return "'" + text + "' is no NAME=DIR, for example tone=adapters/tone";
+                     }
+                     return std::string();
+                   }}});
+}
+
 void AddWindowFlags(Command& command, model::Window& window) {
   command.Add({.name = "--window",
                .value = &window.window_tokens,
@@ -302,7 +321,16 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
                                                         .executor = *runtime->executor_,
                                                         .clock = SystemClock()},
                                                        runtime->identity_, engine_options));
+  QUIRE_TRY(runtime->LoadAdapters(flags));
   return runtime;
+}
+
+Result<void> Runtime::LoadAdapters(const RuntimeFlags& flags) {
+  for (const std::string& adapter : flags.adapters) {
+    const std::string name = AdapterNameOf(adapter);
+    QUIRE_TRY(engine_->adapters().Load(name, adapter.substr(name.size() + 1)));
+  }
+  return {};
 }
 
 void Runtime::FlushStore() {

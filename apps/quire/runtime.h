@@ -22,8 +22,9 @@
 namespace quire::app {
 
 struct RuntimeFlags {
-  std::string model;  // directory
-  std::string k;      // codec names; empty: the model's own type
+  std::string model;                    // directory
+  std::vector<std::string> adapters{};  // NAME=DIR, loaded at the start
+  std::string k;                        // codec names; empty: the model's own type
   std::string v;
   uint32_t block_tokens = kBlockTokensDefault;
   uint32_t residual_tokens = 0;
@@ -67,6 +68,10 @@ serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags);
 void AddWindowFlags(Command& command, model::Window& window);
 /// --on-full.
 void AddOnFullFlag(Command& command, std::string& on_full);
+/// --adapter, of a command that names them itself.
+void AddAdapterFlag(Command& command, std::vector<std::string>& adapters, const std::string& help);
+/// What is before the first '='; empty: there is none.
+std::string AdapterNameOf(const std::string& adapter);
 /// Adds the flags that every command with a model takes.
 enum class ModelFlag { kRequired, kOptional };
 void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model = ModelFlag::kRequired);
@@ -108,6 +113,7 @@ class Runtime {
  private:
   Runtime() = default;
   Result<void> OpenSessions(const RuntimeFlags& flags);
+  Result<void> LoadAdapters(const RuntimeFlags& flags);
 
   std::unique_ptr<cuda::Backend> device_;  // null: the processor
   std::unique_ptr<model::Model> model_;

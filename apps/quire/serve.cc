@@ -39,6 +39,8 @@ struct ServeFlags {
   http::ServiceOptions service;
   std::string body_bytes = "4MiB";
   std::string bodies_bytes = "64MiB";
+  uint32_t adapters_max = serve::AdapterLimits{}.count_max;
+  std::string adapter_bytes = "4GiB";
   uint32_t running_max = 64;
   uint32_t requests_max = 1024;
   uint32_t sessions_max = 1024;
@@ -82,9 +84,10 @@ std::string NameOf(const std::string& directory) {
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
-serve::EngineOptions EngineOptionsOf(const ServeFlags& flags, http::EventHub& hub) {
+Result<serve::EngineOptions> EngineOptionsOf(const ServeFlags& flags, http::EventHub& hub) {
+  QUIRE_ASSIGN(const uint64_t adapter_bytes, ParseBytes(flags.adapter_bytes));
   // Prompts go in larger pieces where nobody generates.
-  return {
+  return serve::EngineOptions{
       .chunk_tokens_min = flags.runtime.chunk_tokens,
       .chunk_tokens_max = flags.runtime.chunk_tokens * 4,
       .admission = flags.admission == "whole" ? serve::Admission::kWhole : serve::Admission::kGrow,
@@ -93,6 +96,7 @@ serve::EngineOptions EngineOptionsOf(const ServeFlags& flags, http::EventHub& hu
       .sessions_max = flags.sessions_max,
       .load = *serve::LoadPolicyOf(flags.runtime.load),
       .resident_tokens = flags.runtime.resident_tokens,
+      .adapters = {.count_max = flags.adapters_max, .bytes_max = adapter_bytes},
       .on_event = [&hub](serve::RequestId id) { hub.Notify(id); }};
 }
 
@@ -183,7 +187,8 @@ Result<int> Serve(ServeFlags& flags) {
   QUIRE_ASSIGN(const auto chat, model::ChatTemplate::Load(flags.runtime.model));
   QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));
   http::EventHub hub;
-  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime, EngineOptionsOf(flags, hub)));
+  QUIRE_ASSIGN(const auto engine_options, EngineOptionsOf(flags, hub));
+  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime, engine_options));
   if (!runtime->tokenizer()) {
     return Fail(
         ErrorCode::kNotFound,
@@ -192,6 +197,11 @@ Result<int> Serve(ServeFlags& flags) {
   serve::Driver driver(runtime->engine());
   http::ServiceOptions& options = flags.service;
   options.model_name = flags.name.empty() ? NameOf(flags.runtime.model) : flags.name;
+  if (runtime->engine().adapters().Find(options.model_name)) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--adapter {}: it is the base model's name (--name)", options.model_name));
+  }
   options.version = kVersion;
   options.stop_tokens = runtime->model().config().eos;
   options.stop_tokens.insert(options.stop_tokens.end(), generation.eos.begin(),
@@ -263,6 +273,9 @@ void AddLimits(Command& command, ServeFlags& flags) {
   number("--calls-per-tenant", &flags.service.calls_per_tenant_max,
          "Calls of one tenant at once; more are answered with 429");
   number("--sessions-per-tenant", &flags.service.sessions.per_tenant_max, "Sessions of one tenant");
+  number("--adapters", &flags.adapters_max, "Adapters at once");
+  add("--adapter-bytes", &flags.adapter_bytes,
+      "Most memory that adapters take, besides --hot-bytes", BytesCheck());
   number("--sessions", &flags.sessions_max, "Sessions in all");
   add("--session-bytes", &flags.runtime.session_bytes,
       "Most that the files of sessions take of the disk, with --store", BytesCheck());
@@ -302,6 +315,13 @@ void AddServe(Command& program) {
   command.Add({.name = "--name",
                .value = &flags->name,
                .help = "The model's name in the API (default: its directory)"});
+  AddAdapterFlag(command, flags->runtime.adapters,
+                 "A LoRA adapter as PEFT writes it, which calls name as their model; may be given "
+                 "again");
+  command.Add({.name = "--adapter-directory",
+               .value = &flags->service.adapter_directory,
+               .help = "Below which POST /v1/load_lora_adapter, the operator's call, finds "
+                       "adapters (default: it loads none)"});
   command.Add({.name = "--api-keys",
                .value = &flags->api_keys,
                .help = "A TOML file of tenants and their keys (docs/operations.md)"});

@@ -108,6 +108,20 @@ quire_code quire_engine_block_map(const quire_engine* engine, char* text, size_t
                                   size_t* length, quire_error* error);
 quire_code quire_engine_free_json(const quire_engine* engine, char* text, size_t text_bytes,
                                   size_t* length, quire_error* error);
+/// Reads a LoRA adapter as PEFT writes it (docs/lora.md): turns and sessions may name it from now on.
+///
+/// Errors: QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_UNSUPPORTED of its files, naming the field or the
+///         tensor; QUIRE_INVALID_ARGUMENT the name; QUIRE_BUSY one of that name is loaded;
+///         QUIRE_NO_SPACE, QUIRE_TOO_LARGE 64 adapters, or 4 GiB of them
+quire_code quire_engine_load_adapter(quire_engine* engine, const char* name, const char* directory,
+                                     quire_error* error);
+/// No new turn finds it. Those that run with it end with it.
+/// Errors: QUIRE_NOT_FOUND
+quire_code quire_engine_unload_adapter(quire_engine* engine, const char* name, quire_error* error);
+/// Those that are loaded, by name, as a JSON array of {"name", "rank", "modules", "bytes"}. Text: as
+/// quire_engine_sessions_json
+quire_code quire_engine_adapters_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                      size_t* length, quire_error* error);
 /// The sessions, open or in the store, in the order of their names, as a JSON array of {"name",
 /// "tokens", "open", "unusable" (why it cannot continue here, or null)}.
 ///
@@ -124,12 +138,16 @@ typedef struct quire_session_options {
   float top_p;        // 0 or 1: all
   uint32_t top_k;     // 0: all
   float min_p;        // none less likely than this share of the likeliest; 0: all
+  // That all its turns are computed with; a turn fails with QUIRE_NOT_FOUND while none of that name
+  // is loaded, and with QUIRE_UNSUPPORTED while it has other weights. NULL: the base model.
+  const char* adapter;
 } quire_session_options;
 
 /// A new session. With a store it is durable when this returns.
 ///
 /// `options` may be NULL.
-/// Errors: QUIRE_INVALID_ARGUMENT the name is none, or taken; QUIRE_NO_SPACE; QUIRE_IO
+/// Errors: QUIRE_INVALID_ARGUMENT the name is none, or taken; QUIRE_NOT_FOUND the adapter;
+///         QUIRE_NO_SPACE; QUIRE_IO
 quire_code quire_session_open(quire_engine* engine, const quire_session_options* options,
                               quire_session** session, quire_error* error);
 /// Continues a session of the store, as it was after its last whole turn.
@@ -197,14 +215,17 @@ typedef struct quire_turn_options {
   // For quire_engine_ask only: it never holds more than so many blocks, at least 8: when they are
   // full, an eighth is dropped, by "accumulated" (NULL) or "recent" in keep_by. 0: no limit.
   uint64_t keep_blocks;
+  // Of quire_engine_ask and quire_engine_demote alone: a session has its own. NULL: the base model.
+  const char* adapter;
 } quire_turn_options;
 
 /// One prompt and its answer, in no session: only cached blocks of its text stay. The handle can be
 /// used with quire_session_next, quire_session_cancel and quire_session_free.
 ///
-/// `sampling` may be NULL; its name is not read.
+/// `sampling` may be NULL; its name and adapter are not read.
 /// Errors: as quire_session_begin; QUIRE_INVALID_ARGUMENT there is no token, or keep_share or
-///         keep_by are none; QUIRE_UNSUPPORTED QUIRE_SPILL without resident_tokens
+///         keep_by are none; QUIRE_UNSUPPORTED QUIRE_SPILL without resident_tokens;
+///         QUIRE_NOT_FOUND the adapter
 quire_code quire_engine_ask(quire_engine* engine, const quire_turn_options* options,
                             const quire_session_options* sampling, quire_session** call,
                             quire_error* error);

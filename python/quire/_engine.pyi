@@ -4,7 +4,8 @@ import os
 
 
 import os
-from ._types import CacheEntry, EngineStats, FreeRuns, SequenceEntry, StoredSession
+from ._types import (
+    CacheEntry, EngineStats, FreeRuns, LoadedAdapter, SequenceEntry, StoredSession)
 
 class Event:
     """
@@ -153,21 +154,36 @@ class Engine:
         Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; NoSpaceError hot_bytes; BusyError another process has the store; IoError.
         """
 
-    def ask(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0, keep: float = 1.0, keep_blocks: int = 0, keep_by: str | None = None, seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Answer:
+    def ask(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0, keep: float = 1.0, keep_blocks: int = 0, keep_by: str | None = None, seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, adapter: str | None = None) -> Answer:
         """
         One prompt and its answer, in no session.
 
-        keep: with less than 1 it goes on with this share of the prompt's blocks, those that keep_by says ("observed", "accumulated", "recent"); keep_blocks: it never holds more than so many; the answer is an approximation then. prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are.
+        adapter: one that load_adapter() named; None: the base model. keep: with less than 1 it goes on with this share of the prompt's blocks, those that keep_by says ("observed", "accumulated", "recent"); keep_blocks: it never holds more than so many; the answer is an approximation then. prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are.
 
         Raises: InvalidArgumentError, UnsupportedError; what makes it fail later is raised by the answer. Threads: any.
         """
 
-    def open_session(self, name: str | None = None, *, seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Session:
+    def open_session(self, name: str | None = None, *, seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, adapter: str | None = None) -> Session:
         """
-        A new session; temperature 0 says the most likely token. With a store it is durable when this returns.
+        A new session; temperature 0 says the most likely token. With a store it is durable when this returns. adapter: that all its turns are computed with.
 
-        Raises: InvalidArgumentError the name is none, or taken.
+        Raises: InvalidArgumentError the name is none, or taken; NotFoundError the adapter.
         """
+
+    def load_adapter(self, name: str, directory: str | os.PathLike[str]) -> None:
+        """
+        Reads a LoRA adapter as PEFT writes it, which asks and sessions may name from now on.
+
+        Raises: NotFoundError, CorruptError, UnsupportedError of its files; BusyError one of that name is loaded; NoSpaceError, TooLargeError 64 adapters, or 4 GiB of them.
+        """
+
+    def unload_adapter(self, name: str) -> None:
+        """
+        No new answer finds it; those that are under way end with it. Raises: NotFoundError.
+        """
+
+    def adapters(self) -> list[LoadedAdapter]:
+        """Those that are loaded, by name."""
 
     def reopen_session(self, name: str) -> Session:
         """

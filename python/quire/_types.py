@@ -287,6 +287,17 @@ class EngineCounters(TypedDict):
     preemptions: int
     sessions_released: int
     session_write_failures: int
+    adapters: int
+    adapter_bytes: int
+
+
+class LoadedAdapter(TypedDict):
+    """One entry of Engine.adapters()."""
+
+    name: str
+    rank: int
+    modules: int
+    bytes: int
 
 
 class LeaseEntry(TypedDict):

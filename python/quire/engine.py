@@ -12,7 +12,7 @@ Threads: objects may be used from any thread; the GIL is let go while the engine
 from __future__ import annotations
 
 from ._engine import Answer, Engine, Event, Lease, Session
-from ._types import EngineCounters, EngineStats, SequenceEntry, StoredSession
+from ._types import EngineCounters, EngineStats, LoadedAdapter, SequenceEntry, StoredSession
 
-__all__ = ["Answer", "Engine", "EngineCounters", "EngineStats", "Event", "Lease", "SequenceEntry",
-           "Session", "StoredSession"]
+__all__ = ["Answer", "Engine", "EngineCounters", "EngineStats", "Event", "Lease", "LoadedAdapter",
+           "SequenceEntry", "Session", "StoredSession"]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
 import threading
 
 import pytest
 
 import quire
 from quire.engine import Engine
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "e2e"))
+import peft_directory
 
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny"
 TEXT = "It is a truth universally acknowledged. " * 10
@@ -227,3 +231,34 @@ def test_a_forked_child_is_told_and_ends(engine):
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert engine.ask(TEXT, max_tokens=1).read().generated_tokens == 1
+
+
+def test_answers_and_sessions_name_adapters(tmp_path):
+    one = peft_directory.write(tmp_path / "one", MODEL, 1)
+    with Engine(MODEL, store=tmp_path / "store", hot_bytes=64 << 20, threads=2) as engine:
+        def say(adapter=None):
+            answer = engine.ask(TEXT, max_tokens=8, stop=False, adapter=adapter)
+            answer.read()
+            return answer.text
+
+        base = say()
+        with pytest.raises(quire.NotFoundError, match="'one'"):
+            say("one")
+        engine.load_adapter("one", one)
+        assert [adapter["name"] for adapter in engine.adapters()] == ["one"]
+        assert engine.adapters()[0]["rank"] == 4
+        assert engine.stats()["engine"]["adapter_bytes"] == engine.adapters()[0]["bytes"]
+        adapted = say("one")
+        assert adapted != base and say("one") == adapted and say() == base
+        with engine.open_session("s", adapter="one") as session:
+            turn = session.turn(TEXT, max_tokens=8, stop=False)
+            turn.read()
+            assert turn.text == adapted
+        engine.unload_adapter("one")
+        with pytest.raises(quire.NotFoundError):
+            engine.unload_adapter("one")
+        with engine.reopen_session("s") as session, pytest.raises(quire.NotFoundError, match="'one'"):
+            session.turn("and", max_tokens=1).read()
+        engine.load_adapter("one", peft_directory.write(tmp_path / "two", MODEL, 2))
+        with engine.reopen_session("s") as session, pytest.raises(quire.UnsupportedError):
+            session.turn("and", max_tokens=1).read()

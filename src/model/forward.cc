@@ -17,6 +17,7 @@ class ForwardPass::Layers {
          ForwardScratch& scratch)
       : config_(model.config),
         weights_(model.weights),
+        compute_(model.compute),
         items_(items),
         operators_(operators),
         attention_(attention),
@@ -55,21 +56,33 @@ class ForwardPass::Layers {
     scratch_.tokens.clear();
     scratch_.positions.clear();
     scratch_.streamed.clear();
+    scratch_.adapters.clear();
     for (const StepItem& item : items_) {
       const uint64_t first = item.sequence->length() + item.sequence->dropped_tokens();
       for (size_t i = 0; i < item.tokens.size(); ++i) {
         scratch_.tokens.push_back(item.tokens[i]);
         scratch_.positions.push_back(first + i);
+        scratch_.adapters.push_back(item.adapter);
       }
       scratch_.streamed.push_back(item.sequence->streamed());
     }
+    scratch_.adapted.Begin(scratch_.adapters);
+  }
+
+  // A product of the base model for all rows, then what adapters add to it for theirs.
+  void Multiply(const PackedMatrix& matrix, const std::vector<float>& bias, Rows x, Rows y,
+                std::vector<LowRankPart> AdapterLayer::* adapted) {
+    operators_.Multiply(matrix, bias, x, y);
+    if (scratch_.adapted.empty()) return;
+    scratch_.adapted.Add(layer_, adapted, {operators_.Data(x), RowValues(config_, x)},
+                         {operators_.Data(y), RowValues(config_, y)}, compute_, executor_);
   }
 
   // Up to what each item attends to in front of what memory has of it.
   Result<void> BeginAttention(const LayerWeights& weights) {
     const LayerStreams streams = items_.front().sequence->Streams(layer_);
     operators_.Norm(weights.input_norm);
-    operators_.Multiply(weights.qkv, weights.qkv_bias, Rows::kNormed, Rows::kQkv);
+    Multiply(weights.qkv, weights.qkv_bias, Rows::kNormed, Rows::kQkv, &AdapterLayer::qkv);
     operators_.Rotate(weights, !IsIdentity(streams.key.codec));
     QUIRE_TRY(AppendRows(layer_));
     QUIRE_ASSIGN(group_, GroupOf(layer_, streams.arena));
@@ -82,16 +95,17 @@ class ForwardPass::Layers {
   Result<void> EndAttention(const LayerWeights& weights) {
     QUIRE_TRY(Attend());
     operators_.RoundAttended();
-    operators_.Multiply(weights.out, weights.out_bias, Rows::kAttended, Rows::kAdded);
+    Multiply(weights.out, weights.out_bias, Rows::kAttended, Rows::kAdded, &AdapterLayer::out);
     operators_.Add();
     return {};
   }
 
   void FeedForward(const LayerWeights& weights) {
     operators_.Norm(weights.attention_norm);
-    operators_.Multiply(weights.gate_up, weights.gate_up_bias, Rows::kNormed, Rows::kGateUp);
+    Multiply(weights.gate_up, weights.gate_up_bias, Rows::kNormed, Rows::kGateUp,
+             &AdapterLayer::gate_up);
     operators_.Gate();
-    operators_.Multiply(weights.down, weights.down_bias, Rows::kGated, Rows::kAdded);
+    Multiply(weights.down, weights.down_bias, Rows::kGated, Rows::kAdded, &AdapterLayer::down);
     operators_.Add();
   }
 
@@ -182,6 +196,7 @@ class ForwardPass::Layers {
 
   const ModelConfig& config_;
   const Weights& weights_;
+  const ComputeType compute_;
   const std::span<const StepItem> items_;
   Operators& operators_;
   AttentionBackend& attention_;

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "model/adapter_pass.h"
 #include "model/config.h"
 #include "model/operators.h"
 #include "model/weights.h"
@@ -36,6 +37,9 @@ struct StepItem {
   float* logits = nullptr;  // [1, vocab] of the last token, or [tokens, vocab]; null: none wanted
   bool all_logits = false;  // of every token
   AttentionObserver* observer = nullptr;  // of this sequence; may be null
+  // Whose values the sequence has, and no others': identities must tell them apart. Null: the base
+  // model's.
+  const Adapter* adapter = nullptr;
 };
 
 /// Attention of layers whose blocks lie in the same slots.
@@ -53,6 +57,8 @@ struct ForwardScratch {
   std::vector<GroupScratch> groups;
   std::vector<AttentionTask> tasks;        // [items]: of the layer under way
   std::vector<StreamedContext*> streamed;  // [items]; null: all of it is in memory
+  std::vector<const Adapter*> adapters;    // [rows]; null: the base model
+  AdapterPass adapted;
 };
 
 /// What all attention tasks of a layer share.

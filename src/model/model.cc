@@ -73,6 +73,14 @@ Result<void> Model::CheckItems(std::span<const StepItem> items) const {
                               "observed; open the sequence without resident_tokens",
                               i));
     }
+    if (item.adapter != nullptr && !operators_->on_host()) {
+      return Fail(ErrorCode::kUnsupported,
+                  fmt::format("step item {}: devices compute no adapters; use the processor", i));
+    }
+    if (item.adapter != nullptr && item.adapter->layers().size() != config_.layers) {
+      return BadItem(i, fmt::format("its adapter has {} layers, the model {}",
+                                    item.adapter->layers().size(), config_.layers));
+    }
     for (size_t t = 0; t < item.tokens.size(); ++t) {
       if (item.tokens[t] < 0 || static_cast<uint32_t>(item.tokens[t]) >= config_.vocab) {
         return BadItem(i, fmt::format("token {} at {} is outside the vocabulary of {}",

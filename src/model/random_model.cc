@@ -95,8 +95,11 @@ ModelConfig SmallConfig() {
 }
 
 RandomTensors::RandomTensors(const ModelConfig& config, ComputeType type, uint64_t seed)
+    : RandomTensors(TensorsOf(config), type, seed) {}
+
+RandomTensors::RandomTensors(std::vector<TensorSpec> specs, ComputeType type, uint64_t seed)
     : seed_(seed) {
-  for (TensorSpec& spec : TensorsOf(config)) {
+  for (TensorSpec& spec : specs) {
     uint64_t bytes = TypeBytes(type);
     for (const uint64_t extent : spec.shape) bytes *= extent;
     tensors_.push_back({.name = std::move(spec.name),
@@ -148,8 +151,9 @@ std::string ConfigJson(const ModelConfig& config) {
   return json.dump(2);
 }
 
-Result<void> WriteModel(const ModelConfig& config, const TensorSource& tensors,
-                        const std::string& directory) {
+namespace {
+
+Result<std::vector<TensorData>> DataOf(const TensorSource& tensors) {
   std::vector<TensorData> data;
   for (const TensorInfo& tensor : tensors.tensors()) {
     TensorData entry = {.name = tensor.name,
@@ -159,6 +163,30 @@ Result<void> WriteModel(const ModelConfig& config, const TensorSource& tensors,
     QUIRE_TRY(tensors.Read(tensor, 0, entry.bytes));
     data.push_back(std::move(entry));
   }
+  return data;
+}
+
+}  // namespace
+
+std::unique_ptr<Adapter> RandomAdapter(const ModelConfig& config, uint32_t rank, ComputeType type,
+                                       uint64_t seed) {
+  auto adapter = Adapter::Create({.rank = rank, .alpha = static_cast<double>(rank)},
+                                 RandomTensors(AdapterTensorsOf(config, rank), type, seed), config);
+  QUIRE_CHECK(adapter.has_value());
+  return *std::move(adapter);
+}
+
+Result<void> WriteAdapter(const ModelConfig& config, uint32_t rank, ComputeType type, uint64_t seed,
+                          const std::string& directory) {
+  const Json json = {{"peft_type", "LORA"}, {"r", rank}, {"lora_alpha", rank}};
+  QUIRE_ASSIGN(const auto data, DataOf(RandomTensors(AdapterTensorsOf(config, rank), type, seed)));
+  QUIRE_TRY(WriteFile(directory + "/adapter_config.json", json.dump(2)));
+  return WriteFile(directory + "/adapter_model.safetensors", SafetensorsBytes(data));
+}
+
+Result<void> WriteModel(const ModelConfig& config, const TensorSource& tensors,
+                        const std::string& directory) {
+  QUIRE_ASSIGN(const auto data, DataOf(tensors));
   QUIRE_TRY(WriteFile(directory + "/config.json", ConfigJson(config)));
   return WriteFile(directory + "/model.safetensors", SafetensorsBytes(data));
 }

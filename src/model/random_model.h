@@ -4,12 +4,15 @@
 #define QUIRE_MODEL_RANDOM_MODEL_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "model/adapter.h"
 #include "model/config.h"
 #include "model/tensor_source.h"
+#include "model/weights.h"
 #include "quire/error.h"
 #include "quire/identity.h"
 
@@ -25,6 +28,8 @@ ModelConfig SmallConfig();
 class RandomTensors final : public TensorSource {
  public:
   RandomTensors(const ModelConfig& config, ComputeType type, uint64_t seed);
+  /// The same of any names and shapes, such as AdapterTensorsOf.
+  RandomTensors(std::vector<TensorSpec> specs, ComputeType type, uint64_t seed);
 
   const std::string& path() const override { return path_; }
   std::span<const TensorInfo> tensors() const override { return tensors_; }
@@ -39,6 +44,15 @@ class RandomTensors final : public TensorSource {
 
 /// config.json as transformers would write it.
 std::string ConfigJson(const ModelConfig& config);
+
+/// An adapter of every module with random weights, in memory.
+std::unique_ptr<Adapter> RandomAdapter(const ModelConfig& config, uint32_t rank, ComputeType type,
+                                       uint64_t seed);
+
+/// Writes adapter_config.json and adapter_model.safetensors into an existing directory.
+/// Errors: those of writing files
+Result<void> WriteAdapter(const ModelConfig& config, uint32_t rank, ComputeType type, uint64_t seed,
+                          const std::string& directory);
 
 /// Writes config.json and model.safetensors into an existing directory.
 /// Errors: those of writing files

@@ -18,8 +18,15 @@ Driver::~Driver() {
 }
 
 EngineStats Driver::stats() const {
-  MutexLock lock(mutex_);
-  return stats_;
+  EngineStats stats;
+  {
+    MutexLock lock(mutex_);
+    stats = stats_;
+  }
+  // These change without a step.
+  stats.adapters = engine_.adapters().count();
+  stats.adapter_bytes = engine_.adapters().bytes();
+  return stats;
 }
 
 std::vector<SequenceEntry> Driver::Sequences() {

@@ -63,6 +63,7 @@ Result<void> CheckRequest(const Request& request, TokenId vocab, const Geometry&
   if (request.spills && (request.on_full != OnFull::kReject || !request.publishes())) {
     return bad("spills: with another on_full, or with a part of the prompt kept");
   }
+  if (in_session && !request.adapter.empty()) return bad("adapter: a session has its own");
   if (in_session && request.prompt_logprobs) return bad("prompt_logprobs: not in a session");
   return model::CheckLogitRules(request.rules, vocab);
 }
@@ -95,6 +96,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const Components& components,
 Engine::Engine(const Components& components, const Identity& identity, const EngineOptions& options)
     : components_(components),
       identity_(identity),
+      adapters_(components.model.config(), identity_, options.adapters,
+                components.model.may_step_aside()),
       mailbox_({.requests_max = options.requests_max,
                 .sessions_max = options.sessions_max,
                 .events_max = options.events_max},
@@ -130,7 +133,11 @@ Result<RequestId> Engine::Submit(Request request) {
                 "request: spills: the engine streams nothing; give the cache a store, and "
                 "resident_tokens");
   }
-  return mailbox_.Submit(std::move(request), components_.clock.NowMicros());
+  std::shared_ptr<const ServedAdapter> adapter;
+  if (!request.adapter.empty()) {
+    QUIRE_ASSIGN(adapter, adapters_.Find(request.adapter));
+  }
+  return mailbox_.Submit(std::move(request), components_.clock.NowMicros(), std::move(adapter));
 }
 
 // Whether the session has a file.
@@ -145,9 +152,15 @@ Result<SessionId> Engine::OpenSession(const SessionOptions& options, OnSettled s
   if (options.stored && (state_.options.sessions == nullptr || options.name.empty())) {
     return Fail(ErrorCode::kNotFound, "session: the engine has none that outlived a process");
   }
+  Digest adapter_digest{};
+  if (!options.adapter.empty() && !options.stored) {
+    QUIRE_ASSIGN(const auto adapter, adapters_.Find(options.adapter));
+    adapter_digest = adapter->adapter->digest();
+  }
   QUIRE_ASSIGN(const bool file, ClaimName(options.name, options.stored));
   const bool writes = file && !options.stored;
-  auto id = mailbox_.OpenSession(options, writes ? std::exchange(settled, {}) : OnSettled());
+  auto id = mailbox_.OpenSession(options, writes ? std::exchange(settled, {}) : OnSettled(),
+                                 adapter_digest);
   if (!id && file) state_.options.sessions->GiveBack(options.name);
   if (id && settled) settled({});
   return id;
@@ -238,10 +251,27 @@ void Engine::Take(SubmitCommand command) {
   auto task =
       std::make_unique<Task>(std::move(command), session, /*starts_whole=*/!grows, mailbox_,
                              keeper_, retainer_, state_.cache.options().profile, components_.clock);
-  if (session != nullptr) keeper_.BeginTurn(*session);
   state_.shares.Enter(task->tenant());
+  if (session != nullptr) {
+    keeper_.BeginTurn(*session);
+    if (session->in_memory) {
+      if (const auto given = GiveAdapter(*task, *session); !given) task->Fail(given.error());
+    }
+  }
   state_.tasks.Add(std::move(task));
   state_.may_start = true;
+}
+
+Result<void> Engine::GiveAdapter(Task& task, const Session& session) {
+  if (session.adapter.empty()) return {};
+  QUIRE_ASSIGN(auto adapter, adapters_.Find(session.adapter));
+  if (adapter->adapter->digest() != session.adapter_digest) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("adapter '{}': it has other weights than when the session was opened",
+                            session.adapter));
+  }
+  task.SetAdapter(std::move(adapter));
+  return {};
 }
 
 void Engine::Take(const CancelCommand& command) {
@@ -265,11 +295,12 @@ void Engine::Take(SessionReadCommand command) {
   for (const auto& [request, task] : state_.tasks.all()) {
     const bool waits = task->wait().what == Waits::kText && !task->ended();
     if (!waits || task->request().session != id) continue;
-    if (read) {
+    const Result<void> given = read ? GiveAdapter(*task, *keeper_.Find(id)) : read;
+    if (given) {
       task->TakeText();
       state_.may_start = true;
     } else {
-      task->Fail(read.error());
+      task->Fail(given.error());
     }
   }
   waiting_.RemoveEnded();
@@ -332,6 +363,8 @@ EngineStats Engine::stats() const {
   stats.running = static_cast<uint32_t>(state_.tasks.running().size());
   stats.waiting = static_cast<uint32_t>(state_.tasks.all().size()) - stats.running;
   stats.chunk_tokens = planner_.chunk_tokens();
+  stats.adapters = adapters_.count();
+  stats.adapter_bytes = adapters_.bytes();
   stats.session_write_failures = keeper_.write_failures();
   return stats;
 }

@@ -18,6 +18,7 @@
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
+#include "serve/adapters.h"
 #include "serve/engine_options.h"
 #include "serve/mailbox.h"
 #include "serve/preemption.h"
@@ -77,7 +78,7 @@ class Engine {
   /// Takes a request in. Its time to the first token counts from here.
   ///
   /// Errors: kInvalidArgument what can never be run; kUnsupported it spills, and the engine streams
-  ///         nothing; kNoSpace requests_max; kNotFound no such session; kBusy the session's last
+  ///         nothing; kNoSpace requests_max; kNotFound no such session or adapter; kBusy the session's last
   ///         request has not finished. What shows later comes as a Response that says kFailed
   Result<RequestId> Submit(Request request);
   /// Ends a request at the next Tick. False: it has ended, or there is none.
@@ -98,8 +99,11 @@ class Engine {
   /// `settled`, here and below, hears when what was asked for outlives the process; without a file
   /// at once. Where it fails the session is there as long as the process: end it.
   ///
-  /// Errors: kNoSpace sessions_max; kInvalidArgument, kBusy and kNotFound the name, as
-  ///         SessionStore::ClaimNew and ClaimStored. After an error `settled` is not called
+  /// A session keeps the name and digest of its adapter: a turn fails with kNotFound while none of
+  /// that name is loaded, and with kUnsupported while that is another one.
+  ///
+  /// Errors: kNoSpace sessions_max; kNotFound no such adapter; kInvalidArgument, kBusy and kNotFound
+  ///         the name, as SessionStore::ClaimNew and ClaimStored. After an error `settled` is not called
   Result<SessionId> OpenSession(const SessionOptions& options, OnSettled settled = {});
   /// A second session with the same text and sampler; shares what the first one holds. Where its
   /// file cannot be written it goes on in memory. `settled` hears kCancelled where it was ended
@@ -151,11 +155,14 @@ class Engine {
   void Wake() { mailbox_.Wake(); }
   EngineStats stats() const;
   std::vector<SequenceEntry> sequences() const { return ListSequences(state_); }
-  /// Of what all requests compute, but for their tenants.
+  /// Of what all requests of the base model compute, but for their tenants.
   const Identity& identity() const { return identity_; }
+  /// What requests and sessions may name. Threads: any
+  AdapterTable& adapters() { return adapters_; }
 
  private:
   Engine(const Components& components, const Identity& identity, const EngineOptions& options);
+  Result<void> GiveAdapter(Task& task, const Session& session);
   Result<bool> ClaimName(const std::string& name, bool stored) const;
 
   void TakeCommands();
@@ -176,6 +183,7 @@ class Engine {
 
   const Components components_;
   const Identity identity_;
+  AdapterTable adapters_;
   Mailbox mailbox_;
   Stepper stepper_;
   SessionKeeper keeper_;  // before state_: its tasks end first

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "serve/adapters.h"
 #include "serve/mailbox.h"
 #include "serve/recent_rate.h"
 #include "serve/retainer.h"
@@ -57,6 +58,7 @@ struct EngineOptions {
   // states have no room. 0: it is refused. Requests may ask for it where they would fit but find no
   // room (Request::spills).
   uint64_t resident_tokens = 0;
+  AdapterLimits adapters{};
   RetainLimits retain{};  // of hints
   // Called on the thread that turns the engine after a request has something new to say, for
   // callers that have no thread to wait in Await. It must return at once and call no Tick.
@@ -96,6 +98,8 @@ struct EngineStats {
   uint32_t waiting = 0;
   uint32_t running = 0;
   uint32_t chunk_tokens = 0;  // of the next step
+  uint32_t adapters = 0;
+  uint64_t adapter_bytes = 0;  // of these, and of those that only requests have
 };
 
 }  // namespace quire::serve

@@ -22,7 +22,8 @@ Result<void> Mailbox::CheckFree(SessionId session) const {
                                             session.number(), found->second.turn.number()));
 }
 
-Result<RequestId> Mailbox::Submit(Request request, uint64_t now_us) {
+Result<RequestId> Mailbox::Submit(Request request, uint64_t now_us,
+                                  std::shared_ptr<const ServedAdapter> adapter) {
   MutexLock lock(mutex_);
   if (outboxes_.size() >= limits_.requests_max) {
     return Fail(ErrorCode::kNoSpace,
@@ -35,7 +36,10 @@ Result<RequestId> Mailbox::Submit(Request request, uint64_t now_us) {
   const RequestId id(next_request_++);
   outboxes_.emplace(id, Outbox{.session = request.session});
   if (in_session) sessions_.at(request.session).turn = id;
-  Send(SubmitCommand{.id = id, .request = std::move(request), .submitted_us = now_us});
+  Send(SubmitCommand{.id = id,
+                     .request = std::move(request),
+                     .submitted_us = now_us,
+                     .adapter = std::move(adapter)});
   return id;
 }
 
@@ -97,10 +101,14 @@ Result<SessionId> Mailbox::Enter(TenantId tenant) {
   return id;
 }
 
-Result<SessionId> Mailbox::OpenSession(const SessionOptions& options, OnSettled settled) {
+Result<SessionId> Mailbox::OpenSession(const SessionOptions& options, OnSettled settled,
+                                       const Digest& adapter_digest) {
   MutexLock lock(mutex_);
   QUIRE_ASSIGN(const SessionId id, Enter(options.tenant));
-  Send(OpenSessionCommand{.id = id, .options = options, .settled = std::move(settled)});
+  Send(OpenSessionCommand{.id = id,
+                          .options = options,
+                          .adapter_digest = adapter_digest,
+                          .settled = std::move(settled)});
   return id;
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "base/mutex.h"
 #include "quire/error.h"
+#include "serve/adapters.h"
 #include "serve/request.h"
 #include "serve/session_store.h"
 
@@ -35,7 +37,8 @@ struct SessionOptions {
   // With EngineOptions::sessions: the name of its file, by which it goes on after a restart. Empty:
   // it ends with the process.
   std::string name{};
-  bool stored = false;  // it goes on from that file, `sampling` too
+  bool stored = false;    // it goes on from that file, `sampling` and `adapter` too
+  std::string adapter{};  // of Engine::adapters, of all its turns; empty: the base model
 };
 
 /// What becomes of the turn that is cancelled, if it is one.
@@ -55,6 +58,7 @@ struct SubmitCommand {
   RequestId id;
   Request request;
   uint64_t submitted_us;
+  std::shared_ptr<const ServedAdapter> adapter{};  // null: the base model, or its session's
 };
 struct CancelCommand {
   RequestId id;
@@ -63,6 +67,7 @@ struct CancelCommand {
 struct OpenSessionCommand {
   SessionId id;
   SessionOptions options;
+  Digest adapter_digest;  // of its adapter, if it has one
   OnSettled settled;
 };
 struct ForkSessionCommand {
@@ -123,12 +128,14 @@ class Mailbox {
       : limits_(limits), on_posted_(std::move(on_posted)) {}
 
   // Callers; see Engine.
-  Result<RequestId> Submit(Request request, uint64_t now_us);
+  Result<RequestId> Submit(Request request, uint64_t now_us,
+                           std::shared_ptr<const ServedAdapter> adapter = nullptr);
   bool Cancel(RequestId id, CancelledTurn turn);
   void CancelAll();
   std::optional<Event> Next(RequestId id);
   std::optional<Event> Await(RequestId id);
-  Result<SessionId> OpenSession(const SessionOptions& options, OnSettled settled);
+  Result<SessionId> OpenSession(const SessionOptions& options, OnSettled settled,
+                                const Digest& adapter_digest = {});
   Result<SessionId> ForkSession(SessionId session, std::string name, OnSettled settled);
   Result<void> EndSession(SessionId session, SessionFile file, OnSettled settled);
   void EndSessionsOf(TenantId tenant, std::string name, OnSettled settled);

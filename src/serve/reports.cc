@@ -41,7 +41,9 @@ OrderedJson JsonOf(const EngineStats& stats, uint64_t now_us) {
           {"prefix_waits", stats.prefix_waits},
           {"preemptions", stats.preemptions},
           {"sessions_released", stats.sessions_released},
-          {"session_write_failures", stats.session_write_failures}};
+          {"session_write_failures", stats.session_write_failures},
+          {"adapters", stats.adapters},
+          {"adapter_bytes", stats.adapter_bytes}};
 }
 
 OrderedJson JsonOf(std::span<const SequenceEntry> sequences,

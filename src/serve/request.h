@@ -67,6 +67,8 @@ struct Request {
   bool reuse = true;
   KeepOptions keep{};  // with a share below 1 it neither shares nor publishes anything
   TenantId tenant = kDefaultTenant;
+  // Of Engine::adapters; empty: the base model. In a session empty: it has its own.
+  std::string adapter{};
   // Among requests of one tenant, higher ones start first and may preempt lower ones. Between
   // tenants it means nothing.
   uint8_t priority = 50;

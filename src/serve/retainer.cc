@@ -33,16 +33,18 @@ void Retainer::SetDomain(TenantId tenant, TenantId domain) {
 }
 
 std::vector<RetainOutcome> Retainer::Apply(const Request& request, TenantId tenant,
+                                           const ServedAdapter* adapter,
                                            std::span<const TokenId> computed) {
+  const Identity& identity = adapter == nullptr ? identity_ : adapter->identity;
   std::vector<RetainOutcome> outcomes;
   for (const RetainHint& hint : request.retain) {
-    outcomes.push_back(request.publishes() ? ApplyOne(hint, tenant, computed)
+    outcomes.push_back(request.publishes() ? ApplyOne(hint, tenant, identity, computed)
                                            : Ignored("nothing of the call is shared"));
   }
   return outcomes;
 }
 
-RetainOutcome Retainer::ApplyOne(const RetainHint& hint, TenantId tenant,
+RetainOutcome Retainer::ApplyOne(const RetainHint& hint, TenantId tenant, const Identity& identity,
                                  std::span<const TokenId> computed) {
   const uint64_t block = cache_.options().profile.block_tokens;
   const uint64_t asked = std::min<uint64_t>(hint.tokens, computed.size());
@@ -56,14 +58,14 @@ RetainOutcome Retainer::ApplyOne(const RetainHint& hint, TenantId tenant,
     outcome.why = "it is kept for less long";
   }
   const auto pin = [&](uint64_t tokens) {
-    return cache_.Pin({.tenant = tenant, .identity = &identity_, .tokens = computed.first(tokens)},
+    return cache_.Pin({.tenant = tenant, .identity = &identity, .tokens = computed.first(tokens)},
                       outcome.ttl_us);
   };
   // What it adds to what is kept is known once it is kept: what was kept before costs nothing.
   if (const auto pinned = pin(whole); !pinned) return Ignored(pinned.error().message);
   const uint64_t over = BlocksTooMany(tenant) * block;
   if (over == 0) return outcome;
-  (void)cache_.Unpin({.tenant = tenant, .identity = &identity_, .tokens = computed.first(whole)});
+  (void)cache_.Unpin({.tenant = tenant, .identity = &identity, .tokens = computed.first(whole)});
   if (over >= whole) return Ignored("the tenant keeps as much as hints may");
   outcome.tokens = whole - over;
   outcome.what = Retained::kClipped;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quire/cache.h"
+#include "serve/adapters.h"
 #include "serve/request.h"
 
 namespace quire::serve {
@@ -28,12 +29,13 @@ class Retainer {
   void SetDomain(TenantId tenant, TenantId domain);
 
   /// Keeps what the hints of a request ask for, of the tokens that it has computed so far: whole
-  /// blocks, those at the front where not all may be kept. One outcome for each hint, in order.
+  /// blocks, those at the front where not all may be kept. One outcome for each hint, in order. `adapter`:
+  /// which computed them; null: the base model.
   std::vector<RetainOutcome> Apply(const Request& request, TenantId tenant,
-                                   std::span<const TokenId> computed);
+                                   const ServedAdapter* adapter, std::span<const TokenId> computed);
 
  private:
-  RetainOutcome ApplyOne(const RetainHint& hint, TenantId tenant,
+  RetainOutcome ApplyOne(const RetainHint& hint, TenantId tenant, const Identity& identity,
                          std::span<const TokenId> computed);
   uint64_t BlocksTooMany(TenantId tenant) const;
 

@@ -30,7 +30,9 @@ SessionRecord SessionKeeper::RecordOf(const Session& session) const {
   const auto tenant = cache_.tenant_stats(session.tenant);
   return {.head = {.name = session.name,
                    .tenant = tenant ? tenant->name : std::string(),  // it was removed meanwhile
-                   .opened_unix_us = session.opened_unix_us},
+                   .opened_unix_us = session.opened_unix_us,
+                   .adapter = session.adapter,
+                   .adapter_digest = session.adapter_digest},
           .sampler = session.sampler,
           .text = session.text};
 }
@@ -49,10 +51,12 @@ void SessionKeeper::Write(Session& session, OnSettled settled) {
 }
 
 void SessionKeeper::Take(OpenSessionCommand command) {
-  auto session = std::make_unique<Session>(
-      Session{.id = command.id,
-              .tenant = command.options.tenant,
-              .sampler = model::Sampler(command.options.sampling).state()});
+  auto session =
+      std::make_unique<Session>(Session{.id = command.id,
+                                        .tenant = command.options.tenant,
+                                        .sampler = model::Sampler(command.options.sampling).state(),
+                                        .adapter = command.options.adapter,
+                                        .adapter_digest = command.adapter_digest});
   if (store_ != nullptr && !command.options.name.empty()) {
     session->name = command.options.name;
     session->saved = command.options.stored;
@@ -71,7 +75,9 @@ void SessionKeeper::Take(ForkSessionCommand command) {
                                                 .text = from.text,
                                                 .turns_ended = from.turns_ended,
                                                 .name = std::move(command.name),
-                                                .in_memory = from.in_memory});
+                                                .in_memory = from.in_memory,
+                                                .adapter = from.adapter,
+                                                .adapter_digest = from.adapter_digest});
   if (from.sequence != nullptr) {
     // Without room for a copy of the open block it finds what is published, and computes the rest.
     if (auto forked = from.sequence->Fork(); forked) fork->sequence = *std::move(forked);
@@ -217,6 +223,8 @@ Result<void> SessionKeeper::TakeText(Session& session, SessionRecord record) {
   }
   session.text = std::move(record.text);
   session.sampler = record.sampler;
+  session.adapter = std::move(record.head.adapter);
+  session.adapter_digest = record.head.adapter_digest;
   if (session.text_from.is_none()) session.opened_unix_us = record.head.opened_unix_us;
   session.in_memory = true;
   return {};

@@ -34,9 +34,11 @@ struct Session {
   std::string name{};        // of its file; empty: it has none
   uint64_t opened_unix_us = 0;
   bool in_memory = true;  // text and sampler; else they are in the file alone
-  bool in_turn = false;   // a turn has its text, or waits for it
-  uint64_t writes = 0;    // of its file, that were asked for
-  bool saved = false;     // the last of them was done: the file has text and sampler as they are
+  std::string adapter{};  // empty: the base model; known once it is in memory
+  Digest adapter_digest{};
+  bool in_turn = false;  // a turn has its text, or waits for it
+  uint64_t writes = 0;   // of its file, that were asked for
+  bool saved = false;    // the last of them was done: the file has text and sampler as they are
   // Of a fork whose text was in the other one's file alone: what is read for this session brings
   // it. None: the text is here, or in a file of its own.
   SessionId text_from{};

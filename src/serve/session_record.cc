@@ -8,16 +8,19 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "serve/adapters.h"
 
 namespace quire::serve {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'Q', 'U', 'I', 'R', 'E', 'S', 'E', 'S'};
-constexpr uint32_t kFormat = 2;
+constexpr uint32_t kFormat = 3;
+constexpr uint32_t kFormatWithoutAdapter = 2;
 
-// Then the name, the tenant's name and the tokens, each 4 bytes. Little-endian.
+// Then the name, the names of tenant and adapter, and the tokens, each 4 bytes. Little-endian.
 //
-// Format 1 ended before min_p.
+// Format 1 ended before min_p. Format 2 is that of sessions without an adapter: it ends before
+// adapter_digest.
 struct FileHeader {
   std::array<char, 8> magic;
   uint32_t format;
@@ -35,16 +38,20 @@ struct FileHeader {
   uint64_t used_unix_us;
   SessionFingerprint fingerprint;
   float min_p;
-  uint32_t reserved;  // 0
+  uint32_t adapter_bytes;
+  Digest adapter_digest;
 };
-static_assert(sizeof(FileHeader) == 144);
+static_assert(sizeof(FileHeader) == 176);
+static_assert(offsetof(FileHeader, adapter_digest) == 144);
 static_assert(offsetof(FileHeader, min_p) == 136);
 static_assert(sizeof(TokenId) == 4);
 
 constexpr size_t kFormatBytes = offsetof(FileHeader, head_crc);  // as much tells the format
 
 size_t HeaderBytes(uint32_t format) {
-  return format == 1 ? offsetof(FileHeader, min_p) : sizeof(FileHeader);
+  if (format == 1) return offsetof(FileHeader, min_p);
+  return format == kFormatWithoutAdapter ? offsetof(FileHeader, adapter_digest)
+                                         : sizeof(FileHeader);
 }
 
 uint32_t HeadCrc(FileHeader header, std::span<const std::byte> names) {
@@ -74,10 +81,13 @@ Result<FileHeader> CheckedHeader(std::span<const std::byte> bytes, uint64_t file
   const size_t header_bytes = HeaderBytes(header.format);
   if (bytes.size() < header_bytes) return too_short();
   std::memcpy(&header, bytes.data(), header_bytes);
-  if (header.name_bytes > kSessionNameBytesMax || header.tenant_bytes > kSessionTenantBytesMax) {
-    return Corrupt(fmt::format("names of {} and {} bytes", header.name_bytes, header.tenant_bytes));
+  if (header.name_bytes > kSessionNameBytesMax || header.tenant_bytes > kSessionTenantBytesMax ||
+      header.adapter_bytes > kAdapterNameBytesMax) {
+    return Corrupt(fmt::format("names of {}, {} and {} bytes", header.name_bytes,
+                               header.tenant_bytes, header.adapter_bytes));
   }
-  const uint64_t head_bytes = header_bytes + header.name_bytes + header.tenant_bytes;
+  const uint64_t head_bytes =
+      header_bytes + header.name_bytes + header.tenant_bytes + header.adapter_bytes;
   if (bytes.size() < head_bytes) return Corrupt("it ends within its names");
   if (header.tokens > (file_bytes - head_bytes) / sizeof(TokenId) ||
       file_bytes != head_bytes + header.tokens * sizeof(TokenId)) {
@@ -91,18 +101,21 @@ Result<FileHeader> CheckedHeader(std::span<const std::byte> bytes, uint64_t file
 SessionHead HeadOf(const FileHeader& header, std::span<const std::byte> bytes) {
   const char* const names =
       reinterpret_cast<const char*>(bytes.data()) + HeaderBytes(header.format);
-  return {.name = std::string(names, header.name_bytes),
-          .tenant = std::string(names + header.name_bytes, header.tenant_bytes),
-          .fingerprint = header.fingerprint,
-          .tokens = header.tokens,
-          .opened_unix_us = header.opened_unix_us,
-          .used_unix_us = header.used_unix_us};
+  return {
+      .name = std::string(names, header.name_bytes),
+      .tenant = std::string(names + header.name_bytes, header.tenant_bytes),
+      .fingerprint = header.fingerprint,
+      .tokens = header.tokens,
+      .opened_unix_us = header.opened_unix_us,
+      .used_unix_us = header.used_unix_us,
+      .adapter = std::string(names + header.name_bytes + header.tenant_bytes, header.adapter_bytes),
+      .adapter_digest = header.adapter_digest};
 }
 
 }  // namespace
 
 const uint64_t kSessionHeadBytesMax =
-    sizeof(FileHeader) + kSessionNameBytesMax + kSessionTenantBytesMax;
+    sizeof(FileHeader) + kSessionNameBytesMax + kSessionTenantBytesMax + kAdapterNameBytesMax;
 
 SessionFingerprint FingerprintOf(const Identity& identity, std::string_view tokenizer_json) {
   Blake2b<32> hasher;
@@ -124,10 +137,11 @@ bool IsSessionName(std::string_view name) {
 
 std::vector<std::byte> EncodeSession(const SessionRecord& record) {
   const SessionHead& head = record.head;
-  QUIRE_CHECK(IsSessionName(head.name) && head.tenant.size() <= kSessionTenantBytesMax);
+  QUIRE_CHECK(IsSessionName(head.name) && head.tenant.size() <= kSessionTenantBytesMax &&
+              head.adapter.size() <= kAdapterNameBytesMax);
   const auto text = std::as_bytes(std::span(record.text));
   FileHeader header = {.magic = kMagic,
-                       .format = kFormat,
+                       .format = head.adapter.empty() ? kFormatWithoutAdapter : kFormat,
                        .head_crc = 0,
                        .text_crc = Crc32c(text),
                        .name_bytes = static_cast<uint32_t>(head.name.size()),
@@ -142,13 +156,15 @@ std::vector<std::byte> EncodeSession(const SessionRecord& record) {
                        .used_unix_us = head.used_unix_us,
                        .fingerprint = head.fingerprint,
                        .min_p = record.sampler.options.min_p,
-                       .reserved = 0};
-  const std::string names = head.name + head.tenant;
+                       .adapter_bytes = static_cast<uint32_t>(head.adapter.size()),
+                       .adapter_digest = head.adapter_digest};
+  const std::string names = head.name + head.tenant + head.adapter;
   const auto name_bytes = std::as_bytes(std::span(names));
   header.head_crc = HeadCrc(header, name_bytes);
-  std::vector<std::byte> bytes(sizeof(header) + names.size() + text.size());
-  std::memcpy(bytes.data(), &header, sizeof(header));
-  std::ranges::copy(name_bytes, bytes.begin() + sizeof(header));
+  const size_t header_bytes = HeaderBytes(header.format);
+  std::vector<std::byte> bytes(header_bytes + names.size() + text.size());
+  std::memcpy(bytes.data(), &header, header_bytes);
+  std::ranges::copy(name_bytes, bytes.begin() + static_cast<ptrdiff_t>(header_bytes));
   std::ranges::copy(text, bytes.end() - static_cast<ptrdiff_t>(text.size()));
   return bytes;
 }

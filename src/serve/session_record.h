@@ -28,6 +28,8 @@ struct SessionHead {
   uint64_t tokens = 0;
   uint64_t opened_unix_us = 0;
   uint64_t used_unix_us = 0;  // at the end of its last turn
+  std::string adapter{};      // that its turns are computed with; empty: none
+  Digest adapter_digest{};
 };
 
 struct SessionRecord {
@@ -44,7 +46,7 @@ extern const uint64_t kSessionHeadBytesMax;
 /// A name is a file's name too: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'.
 bool IsSessionName(std::string_view name);
 
-/// The file of a session; head.tokens is not read. The name and the tenant's name have their
+/// The file of a session; head.tokens is not read. Names have their
 /// lengths.
 std::vector<std::byte> EncodeSession(const SessionRecord& record);
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "serve/adapters.h"
 
 namespace quire::serve {
 namespace {
@@ -46,22 +47,46 @@ TEST(SessionRecordTest, ComesBackAsItWas) {
   EXPECT_EQ(head.value().tokens, 4u);
 }
 
+TEST(SessionRecordTest, AnAdapterMakesItFormatThree) {
+  SessionRecord written = Some();
+  const auto format = [](const std::vector<std::byte>& bytes) {
+    return std::to_integer<int>(bytes[8]);
+  };
+  EXPECT_EQ(format(EncodeSession(written)), 2);  // as before there were adapters
+  written.head.adapter = "org/one";
+  written.head.adapter_digest = {7};
+  const auto bytes = EncodeSession(written);
+  EXPECT_EQ(format(bytes), 3);
+  const SessionRecord read = DecodeSession(bytes).value();
+  EXPECT_EQ(read.head.adapter, "org/one");
+  EXPECT_EQ(read.head.adapter_digest, written.head.adapter_digest);
+  EXPECT_EQ(read.head.tenant, "alice");
+  EXPECT_EQ(read.text, written.text);
+  for (size_t at = 140; at < 176; ++at) {  // the length of its name, and its digest
+    auto damaged = bytes;
+    damaged[at] ^= std::byte{1};
+    EXPECT_FALSE(DecodeSession(damaged).has_value()) << at;
+  }
+}
+
 TEST(SessionRecordTest, TheLongestNamesAndNoTextComeBack) {
   SessionRecord written = Some();
   written.head.name = std::string(kSessionNameBytesMax, 'n');
   written.head.tenant = std::string(kSessionTenantBytesMax, 't');
+  written.head.adapter = std::string(kAdapterNameBytesMax, 'a');
   written.text.clear();
   const auto bytes = EncodeSession(written);
   EXPECT_EQ(bytes.size(), kSessionHeadBytesMax);
   const SessionRecord read = DecodeSession(bytes).value();
   EXPECT_EQ(read.head.name, written.head.name);
   EXPECT_EQ(read.head.tenant, written.head.tenant);
+  EXPECT_EQ(read.head.adapter, written.head.adapter);
   EXPECT_TRUE(read.text.empty());
 }
 
 // Files outlive the program that wrote them.
 TEST(SessionRecordTest, TheFormatIsFrozen) {
-  EXPECT_EQ(kSessionHeadBytesMax, 144u + 64 + 256);
+  EXPECT_EQ(kSessionHeadBytesMax, 176u + 64 + 256 + 64);
   SessionRecord record = Some();
   record.sampler.prng = {1, 2, 3, 4};
   EXPECT_EQ(Crc32c(EncodeSession(record)), 0x486869cfu);
@@ -123,7 +148,7 @@ TEST(SessionRecordTest, LengthsFromAFileAreChecked) {
 
 TEST(SessionRecordTest, ANewerVersionIsSaidToBeOne) {
   auto bytes = EncodeSession(Some());
-  bytes[8] = std::byte{3};
+  bytes[8] = std::byte{4};
   EXPECT_EQ(DecodeSession(bytes).error().code, ErrorCode::kUnsupported);
 }
 

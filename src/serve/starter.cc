@@ -169,12 +169,16 @@ Result<void> Starter::Start(Task& task, bool reuse) {
   return loads_.Start(task, *std::move(plan), options);
 }
 
+const Identity& Starter::IdentityOf(const Task& task) const {
+  return task.adapter() == nullptr ? identity_ : task.adapter()->identity;
+}
+
 Result<Plan> Starter::Acquire(const Task& task, bool reuse, const SequenceOptions* open_as) {
   // What holds only so many blocks has no room for more of its text.
   const uint64_t most = std::max<uint64_t>(task.tokens_held_at_most(), 1);
   const std::span<const TokenId> text = task.text().tokens();
   return state_.cache.Acquire({.tenant = task.tenant(),
-                               .identity = &identity_,
+                               .identity = &IdentityOf(task),
                                .tokens = text.first(std::min<uint64_t>(text.size(), most)),
                                .reuse = reuse,
                                .open_as = open_as});

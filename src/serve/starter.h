@@ -41,6 +41,7 @@ class Starter {
   bool ContinueSession(Task& task);
   Result<void> Start(Task& task, bool reuse);
   Result<Plan> Acquire(const Task& task, bool reuse, const SequenceOptions* open_as);
+  const Identity& IdentityOf(const Task& task) const;
   bool MayComputeAll(bool reuse) const;
   void BringBack(Task& task, uint64_t now_us);
   bool HasRoomFor(const Task& task) const;

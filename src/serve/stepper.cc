@@ -99,7 +99,8 @@ Result<void> Stepper::StepModel(std::span<const BatchEntry> entries) {
                        .tokens = entry.task->NextTokens(entry.tokens),
                        .logits = wanted > 0 ? logits : nullptr,
                        .all_logits = entry.task->text().AllLogitsAt(entry.task->position()),
-                       .observer = entry.task->kept().observer()});
+                       .observer = entry.task->kept().observer(),
+                       .adapter = entry.task->weights_adapter()});
       logits += wanted * vocab;
     }
     return model_.Step(items, attention_, executor_);

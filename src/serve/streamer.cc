@@ -97,7 +97,8 @@ Result<bool> Streamer::Compute(Task& task, uint64_t begins, const Patience& pati
                        {.sequence = &task.sequence(),
                         .tokens = task.NextTokens(begins),
                         .logits = task.text().LogitsOf(at, begins) > 0 ? &wanted : nullptr,
-                        .all_logits = task.text().AllLogitsAt(at)},
+                        .all_logits = task.text().AllLogitsAt(at),
+                        .adapter = task.weights_adapter()},
                        components_.attention, components_.executor));
       task.PutAside(std::move(step));
     }

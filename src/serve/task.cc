@@ -23,6 +23,7 @@ Task::Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& 
            const Clock& clock)
     : id_(command.id),
       request_(std::move(command.request)),
+      adapter_(std::move(command.adapter)),
       submitted_us_(command.submitted_us),
       session_(session),
       mailbox_(mailbox),
@@ -189,7 +190,8 @@ void Task::End(Finish finish, CancelledTurn turn) {
   }
   if (finish != Finish::kFailed) {
     const uint64_t computed = sequence_ == nullptr ? 0 : position();
-    response.retained = retainer_.Apply(request_, tenant(), text_.tokens().first(computed));
+    response.retained =
+        retainer_.Apply(request_, tenant(), adapter(), text_.tokens().first(computed));
   }
   if (session_ != nullptr) return EndTurn(turn, std::move(response));
   sequence_.reset();

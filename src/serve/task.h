@@ -12,6 +12,7 @@
 
 #include "model/model.h"
 #include "quire/env.h"
+#include "serve/adapters.h"
 #include "serve/answer.h"
 #include "serve/keep.h"
 #include "serve/mailbox.h"
@@ -55,6 +56,13 @@ class Task {
   /// But for its prompt, which text() has.
   const Request& request() const { return request_; }
   TenantId tenant() const { return session_ != nullptr ? session_->tenant : request_.tenant; }
+  /// What it is computed with; null: the base model.
+  const ServedAdapter* adapter() const { return adapter_.get(); }
+  const model::Adapter* weights_adapter() const {
+    return adapter_ == nullptr ? nullptr : adapter_->adapter.get();
+  }
+  /// That of its session, before it starts.
+  void SetAdapter(std::shared_ptr<const ServedAdapter> adapter) { adapter_ = std::move(adapter); }
   uint64_t submitted_us() const { return submitted_us_; }
   const Text& text() const { return text_; }
   bool ended() const { return ended_; }
@@ -172,6 +180,7 @@ class Task {
 
   const RequestId id_;
   Request request_;
+  std::shared_ptr<const ServedAdapter> adapter_;  // ends behind all that computes with it
   const uint64_t submitted_us_;
   Session* const session_;
   Mailbox& mailbox_;

@@ -8,6 +8,16 @@
 
 namespace quire::serve {
 
+namespace {
+
+// The same weights under the same name, loaded once or twice.
+bool HaveOneAdapter(const Task& a, const Task& b) {
+  if (a.adapter() == nullptr || b.adapter() == nullptr) return a.adapter() == b.adapter();
+  return a.adapter()->identity == b.adapter()->identity;
+}
+
+}  // namespace
+
 void Waiting::SetDomain(TenantId tenant, TenantId domain) {
   if (domain.is_none()) {
     domains_.erase(tenant);
@@ -17,6 +27,7 @@ void Waiting::SetDomain(TenantId tenant, TenantId domain) {
 }
 
 bool Waiting::Shares(const Task& a, const Task& b) const {
+  if (!HaveOneAdapter(a, b)) return false;
   if (a.tenant() == b.tenant()) return true;
   const auto one = domains_.find(a.tenant());
   const auto other = domains_.find(b.tenant());

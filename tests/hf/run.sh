@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Live comparison with transformers; makes build/venv-hf first. Arguments go to compare.py.
+# Live comparison with transformers, and with peft; makes build/venv-hf first. Arguments go to compare.py.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,4 +14,5 @@ if [[ "$(cat "$venv/installed.txt" 2>/dev/null)" != "$wanted" ]]; then
   "$venv/bin/pip" install --quiet -r tests/hf/requirements.txt
   echo "$wanted" > "$venv/installed.txt"
 fi
-exec "$venv/bin/python" tests/hf/compare.py "$@"
+"$venv/bin/python" tests/hf/compare.py "$@"
+"$venv/bin/python" tests/hf/adapter.py

@@ -219,9 +219,11 @@ std::shared_ptr<PySession> SessionOf(quire_session* session,
 
 std::shared_ptr<PySession> OpenSession(const PyEngine& self, const std::optional<std::string>& name,
                                        uint64_t seed, float temperature, float top_p,
-                                       uint32_t top_k, float min_p) {
+                                       uint32_t top_k, float min_p,
+                                       const std::optional<std::string>& adapter) {
   const auto engine = self.get();
   quire_session_options options = SamplingOf(seed, temperature, top_p, top_k, min_p);
+  if (adapter) options.adapter = adapter->c_str();
   if (name) options.name = name->c_str();
   quire_session* session = nullptr;
   {
@@ -230,6 +232,22 @@ std::shared_ptr<PySession> OpenSession(const PyEngine& self, const std::optional
     Check(quire_session_open(engine->engine, &options, &session, &error), error);
   }
   return SessionOf(session, engine);
+}
+
+void LoadAdapter(const PyEngine& self, const std::string& name,
+                 const std::filesystem::path& directory) {
+  const auto engine = self.get();
+  const std::string path = directory.string();
+  const GilFree free;
+  quire_error error{};
+  Check(quire_engine_load_adapter(engine->engine, name.c_str(), path.c_str(), &error), error);
+}
+
+void UnloadAdapter(const PyEngine& self, const std::string& name) {
+  const auto engine = self.get();
+  const GilFree free;
+  quire_error error{};
+  Check(quire_engine_unload_adapter(engine->engine, name.c_str(), &error), error);
 }
 
 std::shared_ptr<PySession> Reopen(const PyEngine& self, const std::string& name) {
@@ -338,13 +356,14 @@ std::shared_ptr<PyAnswer> Ask(const PyEngine& self, nb::handle prompt, uint32_t 
                               std::optional<double> retain_s, uint64_t retain_tokens, double keep,
                               uint64_t keep_blocks, const std::optional<std::string>& keep_by,
                               uint64_t seed, float temperature, float top_p, uint32_t top_k,
-                              float min_p) {
+                              float min_p, const std::optional<std::string>& adapter) {
   const auto engine = self.get();
   Turn turn(prompt, max_tokens, stop_tokens, stop, repetition_penalty, presence_penalty,
             frequency_penalty, min_tokens, logit_bias, on_full, timeout_s, priority, retain_s,
             retain_tokens);
   turn.options.keep_share = keep;
   turn.options.keep_blocks = keep_blocks;
+  if (adapter) turn.options.adapter = adapter->c_str();
   if (keep_by) {
     turn.keep_by = *keep_by;
     turn.options.keep_by = turn.keep_by.c_str();
@@ -641,38 +660,56 @@ void BindEngine(nb::module_& module) {
           "layer sees these alone, and memory stays the same however long the text is.\n\n"
           "Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; "
           "NoSpaceError hot_bytes; BusyError another process has the store; IoError.")
-      .def("ask", &Ask, nb::arg("prompt").none(), nb::kw_only(), nb::arg("max_tokens") = 16,
-           nb::arg("stop_tokens") = nb::none(), nb::arg("stop") = true,
-           nb::arg("repetition_penalty") = 1.0f, nb::arg("presence_penalty") = 0.0f,
-           nb::arg("frequency_penalty") = 0.0f, nb::arg("min_tokens") = 0,
-           nb::arg("logit_bias") = std::map<int32_t, float>(), nb::arg("on_full") = "reject",
-           nb::arg("timeout_s") = nb::none(), nb::arg("priority") = 0,
-           nb::arg("retain_s") = nb::none(), nb::arg("retain_tokens") = 0, nb::arg("keep") = 1.0,
-           nb::arg("keep_blocks") = 0, nb::arg("keep_by") = nb::none(), nb::arg("seed") = 0,
-           nb::arg("temperature") = 0.0f, nb::arg("top_p") = 1.0f, nb::arg("top_k") = 0,
-           nb::arg("min_p") = 0.0f,
-           nb::sig(
-               "def ask(self, prompt: object, *, max_tokens: int = 16, "
-               "stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: "
-               "float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, "
-               "min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = "
-               "'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | "
-               "None = None, retain_tokens: int = 0, keep: float = "
-               "1.0, keep_blocks: int = 0, keep_by: str | None = None, seed: int = 0, temperature: "
-               "float = 0.0, "
-               "top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Answer"),
-           (std::string("One prompt and its answer, in no session.\n\n"
-                        "keep: with less than 1 it goes on with this share of the prompt's blocks, "
-                        "those that keep_by says (\"observed\", \"accumulated\", \"recent\"); "
-                        "keep_blocks: it never holds more than so many; the "
-                        "answer is an approximation then. ") +
-            kTurnDoc)
-               .c_str())
+      .def(
+          "ask", &Ask, nb::arg("prompt").none(), nb::kw_only(), nb::arg("max_tokens") = 16,
+          nb::arg("stop_tokens") = nb::none(), nb::arg("stop") = true,
+          nb::arg("repetition_penalty") = 1.0f, nb::arg("presence_penalty") = 0.0f,
+          nb::arg("frequency_penalty") = 0.0f, nb::arg("min_tokens") = 0,
+          nb::arg("logit_bias") = std::map<int32_t, float>(), nb::arg("on_full") = "reject",
+          nb::arg("timeout_s") = nb::none(), nb::arg("priority") = 0,
+          nb::arg("retain_s") = nb::none(), nb::arg("retain_tokens") = 0, nb::arg("keep") = 1.0,
+          nb::arg("keep_blocks") = 0, nb::arg("keep_by") = nb::none(), nb::arg("seed") = 0,
+          nb::arg("temperature") = 0.0f, nb::arg("top_p") = 1.0f, nb::arg("top_k") = 0,
+          nb::arg("min_p") = 0.0f, nb::arg("adapter") = nb::none(),
+          nb::sig(
+              "def ask(self, prompt: object, *, max_tokens: int = 16, "
+              "stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: "
+              "float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, "
+              "min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = "
+              "'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | "
+              "None = None, retain_tokens: int = 0, keep: float = "
+              "1.0, keep_blocks: int = 0, keep_by: str | None = None, seed: int = 0, temperature: "
+              "float = 0.0, "
+              "top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, adapter: str | None = None) "
+              "-> Answer"),
+          (std::string("One prompt and its answer, in no session.\n\n"
+                       "adapter: one that load_adapter() named; None: the base model. "
+                       "keep: with less than 1 it goes on with this share of the prompt's blocks, "
+                       "those that keep_by says (\"observed\", \"accumulated\", \"recent\"); "
+                       "keep_blocks: it never holds more than so many; the "
+                       "answer is an approximation then. ") +
+           kTurnDoc)
+              .c_str())
       .def("open_session", &OpenSession, nb::arg("name") = nb::none(), nb::kw_only(),
            nb::arg("seed") = 0, nb::arg("temperature") = 0.0f, nb::arg("top_p") = 1.0f,
-           nb::arg("top_k") = 0, nb::arg("min_p") = 0.0f,
+           nb::arg("top_k") = 0, nb::arg("min_p") = 0.0f, nb::arg("adapter") = nb::none(),
            "A new session; temperature 0 says the most likely token. With a store it is durable "
-           "when this returns.\n\nRaises: InvalidArgumentError the name is none, or taken.")
+           "when this returns. adapter: that all its turns are computed with.\n\nRaises: "
+           "InvalidArgumentError the name is none, or taken; NotFoundError the adapter.")
+      .def("load_adapter", &LoadAdapter, nb::arg("name"), nb::arg("directory"),
+           nb::sig("def load_adapter(self, name: str, directory: str | os.PathLike[str]) -> None"),
+           "Reads a LoRA adapter as PEFT writes it, which asks and sessions may name from now "
+           "on.\n\nRaises: NotFoundError, CorruptError, UnsupportedError of its files; BusyError "
+           "one "
+           "of that name is loaded; NoSpaceError, TooLargeError 64 adapters, or 4 GiB of them.")
+      .def("unload_adapter", &UnloadAdapter, nb::arg("name"),
+           "No new answer finds it; those that are under way end with it. Raises: NotFoundError.")
+      .def(
+          "adapters",
+          [](const PyEngine& self) {
+            return FromJson(EngineText<quire_engine_adapters_json>(self));
+          },
+          nb::sig("def adapters(self) -> list[LoadedAdapter]"), "Those that are loaded, by name.")
       .def("reopen_session", &Reopen, nb::arg("name"),
            "Goes on with a session of the store, as it was after its last whole turn.\n\n"
            "Raises: NotFoundError; BusyError it is open; UnsupportedError another model's.")

@@ -58,7 +58,13 @@ template <>
     offsetof(quire_turn_options, retain_us),
     offsetof(quire_turn_options, retain_tokens),
     offsetof(quire_turn_options, keep_blocks),
-    offsetof(quire_turn_options, keep_blocks) + sizeof(uint64_t)};
+    offsetof(quire_turn_options, adapter),
+    offsetof(quire_turn_options, adapter) + sizeof(const char*)};
+template <>
+[[gnu::visibility(
+    "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_session_options> = {
+    offsetof(quire_session_options, adapter),
+    offsetof(quire_session_options, adapter) + sizeof(const char*)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_event> = {
     offsetof(quire_event, dropped_tokens), offsetof(quire_event, retained_tokens),
@@ -181,7 +187,8 @@ Result<quire::serve::Request> RequestOf(const EngineHost& host, bool begins,
                                         const quire_turn_options& asked) {
   QUIRE_TRY(quire::embed::CheckArray(asked.stop_tokens, asked.stop_count, kTokensMax,
                                      "options->stop_tokens"));
-  quire::serve::Request request{.max_tokens = asked.max_tokens};
+  quire::serve::Request request{.max_tokens = asked.max_tokens,
+                                .adapter = quire::embed::Text(asked.adapter)};
   QUIRE_ASSIGN(request.prompt, FedTokens(host, begins, asked));
   if (asked.stop_count > 0) {
     request.stop_tokens.assign(asked.stop_tokens, asked.stop_tokens + asked.stop_count);
@@ -395,9 +402,41 @@ quire_code quire_engine_demote(quire_engine* engine, const quire_turn_options* p
     QUIRE_TRY(NotNull(blocks, "blocks"));
     QUIRE_ASSIGN(const quire_turn_options asked, ReadStruct(prompt, "prompt"));
     QUIRE_ASSIGN(const auto tokens, FedTokens(*engine->host, /*begins=*/true, asked));
-    QUIRE_ASSIGN(*blocks, engine->host->cache().Demote(
-                              {.identity = &engine->host->engine().identity(), .tokens = tokens}));
+    quire::serve::Engine& serving = engine->host->engine();
+    std::shared_ptr<const quire::serve::ServedAdapter> adapter;
+    if (asked.adapter != nullptr) {
+      QUIRE_ASSIGN(adapter, serving.adapters().Find(asked.adapter));
+    }
+    const quire::Identity& identity = adapter == nullptr ? serving.identity() : adapter->identity;
+    QUIRE_ASSIGN(*blocks, engine->host->cache().Demote({.identity = &identity, .tokens = tokens}));
     return {};
+  });
+}
+
+quire_code quire_engine_load_adapter(quire_engine* engine, const char* name, const char* directory,
+                                     quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    QUIRE_TRY(NotNull(name, "name"));
+    QUIRE_TRY(NotNull(directory, "directory"));
+    QUIRE_TRY(engine->host->engine().adapters().Load(name, directory));
+    return {};
+  });
+}
+
+quire_code quire_engine_unload_adapter(quire_engine* engine, const char* name, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    QUIRE_TRY(NotNull(name, "name"));
+    return engine->host->engine().adapters().Unload(name);
+  });
+}
+
+quire_code quire_engine_adapters_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                      size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    return quire::embed::WriteText(engine->host->AdaptersJson(), text, text_bytes, length);
   });
 }
 
@@ -417,8 +456,9 @@ quire_code quire_session_open(quire_engine* engine, const quire_session_options*
     QUIRE_ASSIGN(const quire_session_options asked, quire::embed::ReadOptions(options, "options"));
     const std::string name = NameOr(asked.name);
     auto settling = quire::serve::MakeSettling();
-    auto id = engine->host->engine().OpenSession({.sampling = SamplingOf(asked), .name = name},
-                                                 std::move(settling.settled));
+    auto id = engine->host->engine().OpenSession(
+        {.sampling = SamplingOf(asked), .name = name, .adapter = quire::embed::Text(asked.adapter)},
+        std::move(settling.settled));
     QUIRE_ASSIGN(*session, Settled(engine->host, name, std::move(id), std::move(settling.outcome),
                                    /*tokens=*/0));
     return {};

@@ -10,6 +10,8 @@
 
 #include "base/json.h"
 #include "embed/test_struct_sizes.h"
+#include "model/model.h"
+#include "model/random_model.h"
 #include "quire/engine.h"
 
 namespace quire::embed {
@@ -73,6 +75,9 @@ class EngineCTest : public testing::Test {
   }
   std::string Ask(quire_session* session, const quire_turn_options& turn) {
     EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_OK) << Show(error_);
+    return Read(session);
+  }
+  std::string Read(quire_session* session) {
     std::string said;
     uint64_t tokens = 0;
     do {
@@ -542,7 +547,7 @@ TEST_F(EngineCTest, StructsMayGrow) {
   quire_session_options session{};
   session.size = sizeof session;
   ReadsAtEverySize<quire_session_options>(
-      session, sizeof session, [this](const quire_session_options* options, Error error) {
+      session, offsetof(quire_session_options, adapter), [this](const quire_session_options* options, Error error) {
         quire_session* opened = nullptr;
         const Code code = quire_session_open(engine_, options, &opened, error);
         quire_session_free(opened);
@@ -572,6 +577,87 @@ TEST_F(EngineCTest, StructsMayGrow) {
                                   return code;
                                 });
   quire_session_free(one);
+}
+
+TEST_F(EngineCTest, TurnsAndSessionsNameAdapters) {
+  const std::string directory = store_ + "_adapters";
+  const model::ModelConfig config = model::Model::Load(kModel, {}).value()->config();
+  for (const uint64_t seed : {1, 2}) {
+    const std::string at = directory + "/" + std::to_string(seed);
+    std::filesystem::create_directories(at);
+    ASSERT_TRUE(model::WriteAdapter(config, 4, ComputeType::kBf16, seed, at).has_value());
+  }
+  const std::string one = directory + "/1";
+  const std::string two = directory + "/2";
+  Open(store_.c_str());
+  const auto ask = [&](const char* adapter) {
+    quire_turn_options turn = Turn("It is a truth universally acknowledged", 8);
+    turn.adapter = adapter;
+    quire_session* call = nullptr;
+    const quire_code code = quire_engine_ask(engine_, &turn, nullptr, &call, &error_);
+    if (code != QUIRE_OK) return std::string(error_.message);
+    std::string said = Read(call);
+    quire_session_free(call);
+    return said;
+  };
+  const std::string base = ask(nullptr);
+  EXPECT_EQ(ask("one"), "adapter 'one': it is not loaded");
+  ASSERT_EQ(quire_engine_load_adapter(engine_, "one", one.c_str(), &error_), QUIRE_OK);
+  ASSERT_EQ(quire_engine_load_adapter(engine_, "two", two.c_str(), &error_), QUIRE_OK);
+  EXPECT_EQ(quire_engine_load_adapter(engine_, "two", two.c_str(), &error_), QUIRE_BUSY);
+  EXPECT_EQ(quire_engine_load_adapter(engine_, "three", store_.c_str(), &error_), QUIRE_NOT_FOUND);
+  EXPECT_EQ(quire_engine_load_adapter(engine_, nullptr, two.c_str(), &error_),
+            QUIRE_INVALID_ARGUMENT);
+  const std::string of_one = ask("one");
+  EXPECT_NE(of_one, base);
+  EXPECT_NE(of_one, ask("two"));
+  EXPECT_EQ(of_one, ask("one"));
+  EXPECT_EQ(base, ask(nullptr));
+
+  size_t length = 0;
+  ASSERT_EQ(quire_engine_adapters_json(engine_, nullptr, 0, &length, &error_), QUIRE_OK);
+  std::string text(length + 1, ' ');
+  ASSERT_EQ(quire_engine_adapters_json(engine_, text.data(), text.size(), &length, &error_),
+            QUIRE_OK);
+  const Json adapters = ParseJson(text.c_str(), "adapters").value();
+  ASSERT_EQ(adapters.size(), 2u);
+  EXPECT_EQ(adapters[0]["name"], "one");
+  EXPECT_EQ(adapters[1]["rank"], 4);
+
+  quire_session_options options{};
+  options.size = sizeof options;
+  options.name = "s";
+  options.adapter = "one";
+  quire_session* session = nullptr;
+  ASSERT_EQ(quire_session_open(engine_, &options, &session, &error_), QUIRE_OK) << Show(error_);
+  EXPECT_EQ(Ask(session, "It is a truth universally acknowledged", 8), of_one);
+  quire_turn_options named = Turn("and", 1);
+  named.adapter = "two";
+  EXPECT_EQ(quire_session_begin(session, &named, &error_), QUIRE_INVALID_ARGUMENT);
+  quire_session_free(session);
+  ASSERT_EQ(quire_engine_unload_adapter(engine_, "one", &error_), QUIRE_OK);
+  EXPECT_EQ(quire_engine_unload_adapter(engine_, "one", &error_), QUIRE_NOT_FOUND);
+
+  // In another process the session asks for the same weights by the same name.
+  Open(store_.c_str());
+  session = Reopen("s");
+  const quire_turn_options turn = Turn("and", 2);
+  const auto outcome = [&] {
+    EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_OK) << Show(error_);
+    quire_code code = QUIRE_OK;
+    do {
+      code = quire_session_next(session, &done_, &error_);
+    } while (code == QUIRE_OK && done_.kind != QUIRE_EVENT_DONE);
+    return code;
+  };
+  EXPECT_EQ(outcome(), QUIRE_NOT_FOUND);
+  ASSERT_EQ(quire_engine_load_adapter(engine_, "one", two.c_str(), &error_), QUIRE_OK);
+  EXPECT_EQ(outcome(), QUIRE_UNSUPPORTED);
+  ASSERT_EQ(quire_engine_unload_adapter(engine_, "one", &error_), QUIRE_OK);
+  ASSERT_EQ(quire_engine_load_adapter(engine_, "one", one.c_str(), &error_), QUIRE_OK);
+  EXPECT_EQ(outcome(), QUIRE_OK) << Show(error_);
+  quire_session_free(session);
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

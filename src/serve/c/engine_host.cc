@@ -170,6 +170,17 @@ uint64_t EngineHost::TokensOf(const std::string& name) const {
   return found == known_.end() ? 0 : found->second.tokens;
 }
 
+std::string EngineHost::AdaptersJson() const {
+  auto json = OrderedJson::array();
+  for (const auto& served : engine_->adapters().All()) {
+    json.push_back({{"name", served->name},
+                    {"rank", served->adapter->rank()},
+                    {"modules", served->adapter->modules()},
+                    {"bytes", served->adapter->bytes()}});
+  }
+  return DumpJson(json);
+}
+
 std::string EngineHost::SessionsJson() const {
   MutexLock lock(mutex_);
   auto json = OrderedJson::array();

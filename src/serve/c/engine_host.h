@@ -66,6 +66,7 @@ class EngineHost {
   void NoteEnded(const std::string& name);
   /// Tokens of a session that is known; 0 of any other.
   uint64_t TokensOf(const std::string& name) const;
+  std::string AdaptersJson() const;
   std::string SessionsJson() const;
   std::string StatsJson() const;
   std::string SequencesJson() const;

@@ -422,13 +422,39 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   return call;
 }
 
-ApiResult<SaidSampling> ParseSessionCall(std::string_view body) {
-  if (body.empty()) return SaidSampling{};
+ApiResult<SessionCall> ParseSessionCall(std::string_view body) {
+  if (body.empty()) return SessionCall{};
   QUIRE_ASSIGN(const Json json, ParseObject(body));
   Fields fields(json);
-  QUIRE_ASSIGN(const SaidSampling said, ReadSampling(fields));
+  SessionCall call;
+  QUIRE_ASSIGN(auto model, fields.Text("model"));
+  call.model = std::move(model).value_or("");
+  QUIRE_ASSIGN(call.sampling, ReadSampling(fields));
   QUIRE_TRY(fields.NothingElse());
-  return said;
+  return call;
+}
+
+ApiResult<AdapterCall> ParseLoadAdapterCall(std::string_view body) {
+  QUIRE_ASSIGN(const Json json, ParseObject(body));
+  Fields fields(json);
+  QUIRE_ASSIGN(auto name, fields.Text("lora_name"));
+  QUIRE_ASSIGN(auto path, fields.Text("lora_path"));
+  if (!name) return fields.Bad("lora_name", "is missing");
+  if (!path) return fields.Bad("lora_path", "is missing");
+  QUIRE_TRY(fields.NothingElse());
+  return AdapterCall{.name = *std::move(name), .path = *std::move(path)};
+}
+
+// Clients of vLLM send the number that they loaded it under, too.
+ApiResult<AdapterCall> ParseUnloadAdapterCall(std::string_view body) {
+  QUIRE_ASSIGN(const Json json, ParseObject(body));
+  Fields fields(json);
+  QUIRE_ASSIGN(auto name, fields.Text("lora_name"));
+  if (!name) return fields.Bad("lora_name", "is missing");
+  QUIRE_ASSIGN(const auto number, fields.Whole("lora_int_id"));
+  (void)number;
+  QUIRE_TRY(fields.NothingElse());
+  return AdapterCall{.name = *std::move(name)};
 }
 
 ApiResult<uint64_t> ParseResizeCall(std::string_view body) {

@@ -80,8 +80,22 @@ inline constexpr uint32_t kLogitBiasesMax = 1024;
 ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body,
                              uint32_t choices_max = kChoicesDefault);
 
-/// What a new session is made with. Errors: as ParseCall; an empty body is the defaults
-ApiResult<SaidSampling> ParseSessionCall(std::string_view body);
+/// What a new session is made with.
+struct SessionCall {
+  std::string model{};
+  SaidSampling sampling{};
+};
+/// Errors: as ParseCall; an empty body is the defaults
+ApiResult<SessionCall> ParseSessionCall(std::string_view body);
+
+/// An adapter to load, or with its name alone to unload, in the words of vLLM.
+struct AdapterCall {
+  std::string name{};  // "lora_name"
+  std::string path{};  // "lora_path"
+};
+/// Errors: as ParseCall
+ApiResult<AdapterCall> ParseLoadAdapterCall(std::string_view body);
+ApiResult<AdapterCall> ParseUnloadAdapterCall(std::string_view body);
 
 /// The bytes of {"hot_bytes": ...}. Errors: as ParseCall
 ApiResult<uint64_t> ParseResizeCall(std::string_view body);

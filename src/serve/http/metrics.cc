@@ -141,6 +141,9 @@ void AddEngine(Snapshot& to, const EngineStats& stats) {
              D(stats.preemptions));
   to.Counter("quire_engine_sessions_released_total", "Idle sessions that lost their blocks.",
              D(stats.sessions_released));
+  to.Gauge("quire_adapters", "Adapters that calls may name.", D(stats.adapters));
+  to.Gauge("quire_adapter_bytes", "Memory of adapters, those too that only calls under way have.",
+           D(stats.adapter_bytes));
   to.Counter("quire_engine_session_write_failures_total",
              "Files of sessions that could not be written.", D(stats.session_write_failures));
 }

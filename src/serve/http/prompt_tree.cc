@@ -10,11 +10,12 @@ PromptTree::PromptTree(uint32_t block_tokens) : block_tokens_(block_tokens) {
   randombytes_buf(secret_.data(), secret_.size());
 }
 
-void PromptTree::Add(TenantId tenant, std::span<const TokenId> prompt) {
+void PromptTree::Add(TenantId tenant, std::span<const TokenId> prompt, std::string_view adapter) {
   Path path{.tenant = tenant, .keys = {}};
   const size_t blocks = std::min<size_t>(prompt.size() / block_tokens_, kBlocksMax);
   for (size_t i = 0; i < blocks; ++i) {
     Blake2b<16> hash(secret_);
+    hash.Update(adapter);
     hash.Update(std::as_bytes(prompt.subspan(i * block_tokens_, block_tokens_)));
     path.keys.push_back(hash.Finish());
   }

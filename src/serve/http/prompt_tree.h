@@ -31,7 +31,8 @@ class PromptTree {
 
   explicit PromptTree(uint32_t block_tokens);
 
-  void Add(TenantId tenant, std::span<const TokenId> prompt);
+  /// Of the base model where `adapter` is empty.
+  void Add(TenantId tenant, std::span<const TokenId> prompt, std::string_view adapter = {});
 
   /// [{"parent": index or -1, "tenant", "first_token", "tokens", "requests"}], parents before their
   /// children; blocks that the same requests go through are one entry. Without a tenant: all.

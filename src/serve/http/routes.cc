@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kRead = "GET, HEAD";
 constexpr std::string_view kCall = "POST";
 
-constexpr std::array<Route, 19> kRoutes = {{
+constexpr std::array<Route, 21> kRoutes = {{
     {.way = Way::kHealth, .name = "/healthz", .methods = kRead, .is_open = true},
     {.way = Way::kHealth, .name = "/health", .methods = kRead, .is_open = true},
     {.way = Way::kReady, .name = "/readyz", .methods = kRead, .is_open = true},
@@ -23,6 +23,8 @@ constexpr std::array<Route, 19> kRoutes = {{
     {.way = Way::kLimits, .name = "/v1/cache/limits", .methods = kCall},
     {.way = Way::kSequences, .name = "/v1/cache/sequences", .methods = kRead},
     {.way = Way::kLeases, .name = "/v1/cache/leases", .methods = "GET, HEAD, POST"},
+    {.way = Way::kLoadAdapter, .name = "/v1/load_lora_adapter", .methods = kCall},
+    {.way = Way::kUnloadAdapter, .name = "/v1/unload_lora_adapter", .methods = kCall},
     {.way = Way::kMetrics, .name = "/metrics", .methods = kRead},
     {.way = Way::kTokenize, .name = "/v1/tokenize", .methods = kCall},
     {.way = Way::kDetokenize, .name = "/v1/detokenize", .methods = kCall},

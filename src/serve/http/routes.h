@@ -21,6 +21,8 @@ enum class Way : uint8_t {
   kDemote,
   kLimits,
   kSequences,
+  kLoadAdapter,
+  kUnloadAdapter,
   kLeases,
   kLease,
   kMetrics,

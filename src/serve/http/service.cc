@@ -274,8 +274,7 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kSessions: return reply(Sessions(request, handled.caller));
     case Way::kSession:
     case Way::kFork: return reply(OneSession(request, route, handled.caller));
-    case Way::kModels:
-      return reply(JsonReply({{"object", "list"}, {"data", OrderedJson::array({ModelJson()})}}));
+    case Way::kModels: return reply(JsonReply(ModelsJson()));
     case Way::kModel: return reply(OneModel(route.rest));
     case Way::kCache: return reply(CacheJson(handled.caller));
     case Way::kPrefetch: return reply(Prefetch(request, handled.caller));
@@ -283,6 +282,8 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kErase:
     case Way::kDemote:
     case Way::kLimits:
+    case Way::kLoadAdapter:
+    case Way::kUnloadAdapter:
     case Way::kLease:
     case Way::kSequences: return reply(Operate(request, route.way, handled.caller));
     case Way::kLeases: return Leases(request, handled);
@@ -295,24 +296,38 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
   return NotFound("there is nothing here");
 }
 
-OrderedJson Service::ModelJson() const {
-  return {{"id", options_.model_name},
-          {"object", "model"},
-          {"created", started_s_},
-          {"owned_by", "quire"},
-          {"max_model_len", options_.tokens_max}};
+OrderedJson Service::ModelJson(const ServedAdapter* adapter) const {
+  OrderedJson json = {{"id", ModelName(adapter)},
+                      {"object", "model"},
+                      {"created", started_s_},
+                      {"owned_by", "quire"},
+                      {"max_model_len", options_.tokens_max}};
+  if (adapter != nullptr) json["parent"] = options_.model_name;
+  return json;
+}
+
+OrderedJson Service::ModelsJson() const {
+  OrderedJson models = OrderedJson::array({ModelJson(nullptr)});
+  for (const auto& adapter : context_.engine.adapters().All()) {
+    models.push_back(ModelJson(adapter.get()));
+  }
+  return {{"object", "list"}, {"data", std::move(models)}};
 }
 
 ApiResult<Reply> Service::OneModel(std::string_view name) const {
-  if (name != options_.model_name) return NotFound("there is no such model");
-  return JsonReply(ModelJson());
+  if (name.empty()) return NotFound("there is no such model");
+  QUIRE_ASSIGN(const auto adapter, AdapterOf(std::string(name)));
+  return JsonReply(ModelJson(adapter.get()));
 }
 
 ApiResult<Reply> Service::Sessions(const HttpRequest& request, const Caller& caller) {
   const uint64_t now_us = context_.clock.NowMicros();
   if (request.method != "POST") return JsonReply(sessions_.List(caller, now_us));
-  QUIRE_ASSIGN(const SaidSampling said, ParseSessionCall(request.body));
-  QUIRE_ASSIGN(const OrderedJson json, sessions_.Open(caller, SamplingOf(said), now_us));
+  QUIRE_ASSIGN(const SessionCall call, ParseSessionCall(request.body));
+  QUIRE_ASSIGN(const auto adapter, AdapterOf(call.model));
+  QUIRE_ASSIGN(const OrderedJson json,
+               sessions_.Open(caller, SamplingOf(call.sampling),
+                              adapter == nullptr ? std::string() : adapter->name, now_us));
   return JsonReply(json);
 }
 
@@ -344,13 +359,13 @@ ApiResult<Reply> Service::Tokenize(const HttpRequest& request) const {
 
 // A hint: that there is no room, or no store, is no error.
 ApiResult<Reply> Service::Prefetch(const HttpRequest& request, const Caller& caller) const {
-  QUIRE_ASSIGN(const auto prompts, PromptsOf(request.body));
+  QUIRE_ASSIGN(const NamedPrompts named, PromptsOf(request.body));
   uint64_t prompt_tokens = 0;
   uint64_t loading_tokens = 0;
-  for (const std::vector<TokenId>& prompt : prompts) {
+  for (const std::vector<TokenId>& prompt : named.prompts) {
     prompt_tokens += prompt.size();
     const auto loading = context_.cache.Prefetch(
-        {.tenant = caller.tenant, .identity = &context_.engine.identity(), .tokens = prompt});
+        {.tenant = caller.tenant, .identity = &IdentityOf(named), .tokens = prompt});
     if (loading) {
       loading_tokens += *loading;
     } else if (loading.error().code != ErrorCode::kNoSpace) {

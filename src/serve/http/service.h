@@ -31,6 +31,7 @@ namespace quire::serve::http {
 
 struct ServiceOptions {
   std::string model_name{};
+  std::string adapter_directory{};  // below which /v1/load_lora_adapter reads; empty: it does not
   std::string version{};
   std::vector<TokenId> stop_tokens{};      // any of them ends an answer
   uint64_t tokens_max = 0;                 // prompt and answer together
@@ -133,7 +134,8 @@ class Service {
   ApiResult<Reply> Detokenize(const HttpRequest& request) const;
   ApiResult<Reply> Prefetch(const HttpRequest& request, const Caller& caller) const;
   ApiResult<Reply> OneModel(std::string_view name) const;
-  OrderedJson ModelJson() const;
+  OrderedJson ModelJson(const ServedAdapter* adapter) const;
+  OrderedJson ModelsJson() const;
   Reply CacheJson(const Caller& caller) const;
   Reply MetricsText(const Caller& caller) const;
   std::vector<TenantStats> TenantsSeenBy(const Caller& caller) const;
@@ -153,11 +155,18 @@ class Service {
   ApiResult<Reply> Demote(const HttpRequest& request);
   ApiResult<Reply> DemoteHolder(const DemoteCall& call);
 
+  ApiResult<Reply> LoadAdapter(const HttpRequest& request);
+  ApiResult<Reply> UnloadAdapter(const HttpRequest& request);
+  ApiResult<std::string> AdapterPath(const std::string& said) const;
   uint64_t RecordsNotWritten() const;
 
   // service_calls.cc
-  ApiResult<void> CheckModel(const ApiCall& call) const;
+  // What a call names as its model; null: the base model.
+  ApiResult<std::shared_ptr<const ServedAdapter>> AdapterOf(const std::string& model) const;
+  const std::string& ModelName(const ServedAdapter* adapter) const;
   ApiResult<void> StartCall(const HttpRequest& request, Endpoint endpoint, Handled& handled);
+  ApiResult<std::unique_ptr<Call>> StartTurn(ApiCall call, const Caller& caller,
+                                             const SessionTable::Used& used);
   ApiResult<std::unique_ptr<Call>> Start(ApiCall call, const Caller& caller, SessionId session,
                                          bool add_special);
   void AddHints(ApiCall& call, std::vector<Request>& requests) const;
@@ -166,7 +175,12 @@ class Service {
                                        std::span<const TokenId> prompt) const;
   ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(const ApiCall& call,
                                                          bool add_special) const;
-  ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(std::string_view body) const;
+  struct NamedPrompts {
+    std::vector<std::vector<TokenId>> prompts;
+    std::shared_ptr<const ServedAdapter> adapter;  // null: the base model
+  };
+  ApiResult<NamedPrompts> PromptsOf(std::string_view body) const;
+  const Identity& IdentityOf(const NamedPrompts& named) const;
   ApiResult<std::vector<TokenId>> Encode(std::string_view text, const std::string& param,
                                          const model::EncodeOptions& options) const;
   ApiResult<std::vector<TokenId>> ChatPrompt(const ApiCall& call) const;

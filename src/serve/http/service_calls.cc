@@ -34,7 +34,6 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
                                    Handled& handled) {
   if (draining_) return std::unexpected(ShuttingDown());
   QUIRE_ASSIGN(ApiCall call, ParseCall(endpoint, request.body, options_.choices_max));
-  QUIRE_TRY(CheckModel(call));
   if (call.publishes && !options_.publishes) {
     return BadRequest(
         "kv_transfer",
@@ -42,6 +41,8 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
         "--remote-writes all where it has --store too");
   }
   if (call.session.empty()) {
+    QUIRE_ASSIGN(const auto adapter, AdapterOf(call.model));
+    call.model = ModelName(adapter.get());
     QUIRE_ASSIGN(handled.outcome, Start(std::move(call), handled.caller, SessionId::None(),
                                         /*add_special=*/true));
     return {};
@@ -49,7 +50,7 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
   const std::string name = call.session;
   const uint64_t now_us = context_.clock.NowMicros();
   QUIRE_ASSIGN(const SessionTable::Used used, sessions_.Use(handled.caller, name, now_us));
-  auto started = Start(std::move(call), handled.caller, used.id, /*add_special=*/used.tokens == 0);
+  auto started = StartTurn(std::move(call), handled.caller, used);
   if (!started) {
     sessions_.NoteTokens(name, 0, now_us);
     return std::unexpected(std::move(started).error());
@@ -59,21 +60,41 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
   return {};
 }
 
-ApiResult<void> Service::CheckModel(const ApiCall& call) const {
-  if (call.model.empty() || call.model == options_.model_name) return {};
+// A session has one model. A call of it may name that one, or none.
+ApiResult<std::unique_ptr<Call>> Service::StartTurn(ApiCall call, const Caller& caller,
+                                                    const SessionTable::Used& used) {
+  const std::string own = used.adapter.empty() ? options_.model_name : used.adapter;
+  if (!call.model.empty()) QUIRE_TRY(AdapterOf(call.model));
+  if (!call.model.empty() && call.model != own) {
+    return BadRequest("model", fmt::format("the session is one of '{}'", own));
+  }
+  QUIRE_TRY(AdapterOf(own));  // it may have been unloaded
+  call.model = own;
+  return Start(std::move(call), caller, used.id, /*add_special=*/used.tokens == 0);
+}
+
+ApiResult<std::shared_ptr<const ServedAdapter>> Service::AdapterOf(const std::string& model) const {
+  if (model.empty() || model == options_.model_name) return nullptr;
+  if (auto adapter = context_.engine.adapters().Find(model)) return *std::move(adapter);
   return std::unexpected(
       ApiError{.status = 404,
                .type = "invalid_request_error",
                .code = "model_not_found",
                .param = "model",
-               .message = fmt::format("there is no model '{}'; this server has '{}'",
-                                      call.model.substr(0, 64), options_.model_name)});
+               .message = fmt::format("there is no model '{}'; this server has '{}' and what else "
+                                      "GET /v1/models lists",
+                                      model.substr(0, 64), options_.model_name)});
+}
+
+const std::string& Service::ModelName(const ServedAdapter* adapter) const {
+  return adapter == nullptr ? options_.model_name : adapter->name;
 }
 
 ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& caller,
                                                 SessionId session, bool add_special) {
   QUIRE_ASSIGN(const auto prompts, PromptsOf(call, add_special));
   const uint64_t now_us = context_.clock.NowMicros();
+  const std::string adapter = call.model == options_.model_name ? std::string() : call.model;
   std::vector<Request> requests;
   std::vector<TokenId> stop_tokens = call.stop_tokens;
   if (!call.ignore_eos) {
@@ -96,6 +117,7 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
            .reuse = call.reuse,
            .keep = call.keep,
            .tenant = caller.tenant,
+           .adapter = session.is_none() ? adapter : std::string(),
            .priority = call.priority,
            .deadline_us = now_us + std::min(call.timeout_us, options_.call_timeout_us),
            .logprobs = call.logprobs,
@@ -108,13 +130,13 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
       if (!session.is_none()) requests.back().session = session;
       ++sampling.seed;  // another answer is another draw
     }
-    if (call.reuse) tree_.Add(caller.tenant, prompt);
+    if (call.reuse) tree_.Add(caller.tenant, prompt, adapter);
   }
   AddHints(call, requests);
   if (call.explain_misses) AddMessageEnds(call, requests.front().prompt);
   const bool chat = call.endpoint == Endpoint::kChat;
   Call::Head head{.id = RandomName(chat ? "chatcmpl-" : "cmpl-"),
-                  .model = options_.model_name,
+                  .model = call.model,
                   .created_s = static_cast<uint64_t>(std::time(nullptr)),
                   .version = "quire-" + options_.version};
   auto progress = live_.Enter(caller, head.id, now_us, options_.calls_per_tenant_max);
@@ -217,13 +239,19 @@ ApiResult<std::vector<std::vector<TokenId>>> Service::PromptsOf(const ApiCall& c
 }
 
 // Of a call that computes nothing.
-ApiResult<std::vector<std::vector<TokenId>>> Service::PromptsOf(std::string_view body) const {
+ApiResult<Service::NamedPrompts> Service::PromptsOf(std::string_view body) const {
   const auto json = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
   const bool is_chat = json.is_object() && json.contains("messages");
   const Endpoint endpoint = is_chat ? Endpoint::kChat : Endpoint::kCompletions;
   QUIRE_ASSIGN(const ApiCall call, ParseCall(endpoint, body, options_.choices_max));
-  QUIRE_TRY(CheckModel(call));
-  return PromptsOf(call, /*add_special=*/true);
+  NamedPrompts named;
+  QUIRE_ASSIGN(named.adapter, AdapterOf(call.model));
+  QUIRE_ASSIGN(named.prompts, PromptsOf(call, /*add_special=*/true));
+  return named;
+}
+
+const Identity& Service::IdentityOf(const NamedPrompts& named) const {
+  return named.adapter == nullptr ? context_.engine.identity() : named.adapter->identity;
 }
 
 ApiResult<std::vector<TokenId>> Service::Encode(std::string_view text, const std::string& param,

@@ -1,8 +1,10 @@
-// What only the operator may ask: another budget, a tenant's erasure, who holds what, and that some
-// of it leaves memory.
+// What only the operator may ask: another budget, a tenant's erasure, who holds what, that some of it
+// leaves memory, and which adapters there are.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <system_error>
 
 #include "serve/driver.h"
@@ -23,6 +25,21 @@ ApiError FromCacheError(const Error& error) {
   if (error.code == ErrorCode::kTooLarge) shown.code = "too_large";
   shown.message = error.message;
   return shown;
+}
+
+// What is wrong with an adapter, or with where it is said to be.
+ApiError FromAdapterError(const Error& error) {
+  const bool is_full = error.code == ErrorCode::kNoSpace || error.code == ErrorCode::kTooLarge;
+  ApiError shown{.status = 400, .type = "invalid_request_error", .message = error.message};
+  if (error.code == ErrorCode::kNotFound) shown.status = 404;
+  if (error.code == ErrorCode::kBusy || is_full) shown.status = 409;
+  shown.code = ErrorCodeName(error.code);
+  return shown;
+}
+
+bool IsBelow(const std::filesystem::path& path, const std::filesystem::path& directory) {
+  const auto differ = std::ranges::mismatch(directory, path);
+  return differ.in1 == directory.end();
 }
 
 }  // namespace
@@ -48,6 +65,8 @@ ApiResult<Reply> Service::Operate(const HttpRequest& request, Way way, const Cal
       return JsonReply({{"object", "list"},
                         {"data", JsonOf(context_.engine_sequences(),
                                         [this](TenantId tenant) { return NameOf(tenant); })}});
+    case Way::kLoadAdapter: return LoadAdapter(request);
+    case Way::kUnloadAdapter: return UnloadAdapter(request);
     default: return Erase(request);
   }
 }
@@ -121,11 +140,11 @@ ApiResult<Reply> Service::Demote(const HttpRequest& request) {
     if (!named) return NotFound(fmt::format("there is no tenant {}", Echo(call.tenant)));
     tenant = *named;
   }
-  QUIRE_ASSIGN(const auto prompts, PromptsOf(call.prompt));
+  QUIRE_ASSIGN(const NamedPrompts named, PromptsOf(call.prompt));
   uint64_t blocks = 0;
-  for (const std::vector<TokenId>& prompt : prompts) {
-    const auto demoted = context_.cache.Demote(
-        {.tenant = tenant, .identity = &context_.engine.identity(), .tokens = prompt});
+  for (const std::vector<TokenId>& prompt : named.prompts) {
+    const auto demoted =
+        context_.cache.Demote({.tenant = tenant, .identity = &IdentityOf(named), .tokens = prompt});
     if (!demoted) return std::unexpected(FromCacheError(demoted.error()));
     blocks += *demoted;
   }
@@ -164,6 +183,56 @@ ApiResult<Reply> Service::Erase(const HttpRequest& request) {
                     {"slots_zeroed", erased->slots_zeroed},
                     {"slots_pending", erased->slots_pending},
                     {"sessions", *sessions}});
+}
+
+// A path from a call reads nothing outside of the operator's directory, through links neither.
+ApiResult<std::string> Service::AdapterPath(const std::string& said) const {
+  if (options_.adapter_directory.empty()) {
+    return std::unexpected(ApiError{.status = 403,
+                                    .type = "permission_error",
+                                    .code = "no_adapter_directory",
+                                    .message = "adapters are loaded from below the directory of "
+                                               "--adapter-directory, and the server has none"});
+  }
+  std::error_code failed;
+  const auto directory = std::filesystem::canonical(options_.adapter_directory, failed);
+  if (failed) return NotFound("the directory of --adapter-directory is not there");
+  for (const char* const file : {"", "adapter_config.json", "adapter_model.safetensors"}) {
+    const auto path = std::filesystem::canonical(directory / said / file, failed);
+    if (failed || !IsBelow(path, directory)) {
+      return std::unexpected(ApiError{
+          .status = 404,
+          .type = "invalid_request_error",
+          .code = "not_found",
+          .param = "lora_path",
+          .message =
+              fmt::format("there is no adapter at {} below --adapter-directory", Echo(said))});
+    }
+  }
+  return std::filesystem::canonical(directory / said, failed).string();
+}
+
+ApiResult<Reply> Service::LoadAdapter(const HttpRequest& request) {
+  QUIRE_ASSIGN(const AdapterCall call, ParseLoadAdapterCall(request.body));
+  if (call.name == options_.model_name) {
+    return BadRequest("lora_name", "it is the base model's name");
+  }
+  QUIRE_ASSIGN(const std::string path, AdapterPath(call.path));
+  const auto loaded = context_.engine.adapters().Load(call.name, path);
+  if (!loaded) return std::unexpected(FromAdapterError(loaded.error()));
+  OrderedJson json = ModelJson(loaded->get());
+  json["rank"] = (*loaded)->adapter->rank();
+  json["modules"] = (*loaded)->adapter->modules();
+  json["bytes"] = (*loaded)->adapter->bytes();
+  return JsonReply(json);
+}
+
+ApiResult<Reply> Service::UnloadAdapter(const HttpRequest& request) {
+  QUIRE_ASSIGN(const AdapterCall call, ParseUnloadAdapterCall(request.body));
+  if (const auto unloaded = context_.engine.adapters().Unload(call.name); !unloaded) {
+    return std::unexpected(FromAdapterError(unloaded.error()));
+  }
+  return JsonReply({{"id", call.name}, {"object", "model.deleted"}, {"deleted", true}});
 }
 
 }  // namespace quire::serve::http

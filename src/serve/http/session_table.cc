@@ -35,6 +35,7 @@ OrderedJson SessionTable::Json(const std::string& name, const Entry& entry, uint
                       {"age_s", age_s(entry.opened_us)},
                       {"idle_s", age_s(entry.used_us)},
                       {"busy", entry.calls_under_way > 0}};
+  if (!entry.adapter.empty()) json["adapter"] = entry.adapter;
   if (!entry.unusable.empty()) json["unusable"] = entry.unusable;
   return json;
 }
@@ -92,7 +93,8 @@ void SessionTable::Restore(SessionStore& store, const Cache& cache, uint64_t now
                 .tenant = tenant.value_or(TenantId::None()),
                 .opened_us = at(head.opened_unix_us),
                 .used_us = at(head.used_unix_us),
-                .tokens = head.tokens};
+                .tokens = head.tokens,
+                .adapter = head.adapter};
     if (each->unusable) {
       // The log has more; a path on this machine is no client's business.
       entry.unusable = each->unusable->code == ErrorCode::kUnsupported
@@ -117,13 +119,14 @@ void SessionTable::Restore(SessionStore& store, const Cache& cache, uint64_t now
 }
 
 OrderedJson SessionTable::Enter(const std::string& name, const Caller& caller, SessionId id,
-                                uint64_t tokens, uint64_t now_us) {
+                                uint64_t tokens, const std::string& adapter, uint64_t now_us) {
   const auto [entry, added] =
       entries_.emplace(name, Entry{.id = id,
                                    .tenant = caller.tenant,
                                    .opened_us = static_cast<int64_t>(now_us),
                                    .used_us = static_cast<int64_t>(now_us),
-                                   .tokens = tokens});
+                                   .tokens = tokens,
+                                   .adapter = adapter});
   return Json(entry->first, entry->second, now_us);
 }
 
@@ -141,7 +144,8 @@ ApiResult<OrderedJson> SessionTable::Entered(const std::string& name, Settling& 
 }
 
 ApiResult<OrderedJson> SessionTable::Open(const Caller& caller,
-                                          const model::SamplingOptions& sampling, uint64_t now_us) {
+                                          const model::SamplingOptions& sampling,
+                                          const std::string& adapter, uint64_t now_us) {
   const std::string name = RandomName("sess_");
   Settling settling = MakeSettling();
   OrderedJson json;
@@ -149,9 +153,10 @@ ApiResult<OrderedJson> SessionTable::Open(const Caller& caller,
     MutexLock lock(mutex_);
     if (IsFull(caller)) return TooMany("the tenant has as many sessions as it may");
     const auto id = engine_.OpenSession(
-        {.tenant = caller.tenant, .sampling = sampling, .name = name}, std::move(settling.settled));
+        {.tenant = caller.tenant, .sampling = sampling, .name = name, .adapter = adapter},
+        std::move(settling.settled));
     if (!id) return std::unexpected(FromError(id.error()));
-    json = Enter(name, caller, *id, 0, now_us);
+    json = Enter(name, caller, *id, 0, adapter, now_us);
   }
   return Entered(name, settling, std::move(json));
 }
@@ -167,7 +172,7 @@ ApiResult<OrderedJson> SessionTable::Fork(const Caller& caller, const std::strin
     if (IsFull(caller)) return TooMany("the tenant has as many sessions as it may");
     const auto id = engine_.ForkSession(found->second.id, name, std::move(settling.settled));
     if (!id) return std::unexpected(FromError(id.error()));
-    json = Enter(name, caller, *id, found->second.tokens, now_us);
+    json = Enter(name, caller, *id, found->second.tokens, found->second.adapter, now_us);
   }
   return Entered(name, settling, std::move(json));
 }
@@ -235,7 +240,7 @@ ApiResult<SessionTable::Used> SessionTable::Use(const Caller& caller, const std:
   Entry& entry = entries_.at(found->first);
   entry.used_us = static_cast<int64_t>(now_us);
   ++entry.calls_under_way;
-  return Used{.id = entry.id, .tokens = entry.tokens};
+  return Used{.id = entry.id, .tokens = entry.tokens, .adapter = entry.adapter};
 }
 
 void SessionTable::NoteTokens(const std::string& name, uint64_t tokens, uint64_t now_us) {

@@ -35,8 +35,9 @@ class SessionTable {
 
   /// Errors: 429 the tenant or engine has as many as it may; 507 the store has, or the disk is
   ///         full; 500 it cannot be written
+  /// `adapter`: empty for the base model.
   ApiResult<OrderedJson> Open(const Caller& caller, const model::SamplingOptions& sampling,
-                              uint64_t now_us);
+                              const std::string& adapter, uint64_t now_us);
   /// Errors: 404; 409 a request of it has not finished, or it cannot be used; 429, 500, 507 as
   ///         Open
   ApiResult<OrderedJson> Fork(const Caller& caller, const std::string& from, uint64_t now_us);
@@ -56,6 +57,7 @@ class SessionTable {
   struct Used {
     SessionId id;
     uint64_t tokens;
+    std::string adapter;  // empty: the base model
   };
   ApiResult<Used> Use(const Caller& caller, const std::string& name, uint64_t now_us);
   /// A call of it has ended, or never began, and it holds at least so many tokens.
@@ -70,6 +72,7 @@ class SessionTable {
     int64_t opened_us;  // by the clock of `now_us`; before its start, where another process did
     int64_t used_us;
     uint64_t tokens = 0;
+    std::string adapter{};
     uint32_t calls_under_way = 0;
     std::string unusable{};  // why, if it is; then there is no such session in the engine
   };
@@ -80,7 +83,7 @@ class SessionTable {
   ApiResult<Entries::const_iterator> FindFree(const Caller& caller, const std::string& name) const
       QUIRE_REQUIRES(mutex_);
   OrderedJson Enter(const std::string& name, const Caller& caller, SessionId id, uint64_t tokens,
-                    uint64_t now_us) QUIRE_REQUIRES(mutex_);
+                    const std::string& adapter, uint64_t now_us) QUIRE_REQUIRES(mutex_);
   ApiResult<OrderedJson> Entered(const std::string& name, Settling& settling, OrderedJson json);
   bool IsFull(const Caller& caller) const QUIRE_REQUIRES(mutex_);
   static OrderedJson Json(const std::string& name, const Entry& entry, uint64_t now_us);

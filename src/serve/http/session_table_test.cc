@@ -53,7 +53,7 @@ class SessionTableTest : public WithService {
     table_->Restore(*store_, *cache_, now_.NowMicros());
   }
   std::string Open(const Caller& caller) {
-    return table_->Open(caller, {}, now_.NowMicros()).value()["id"];
+    return table_->Open(caller, {}, "", now_.NowMicros()).value()["id"];
   }
   OrderedJson Get(const Caller& caller, const std::string& name) {
     return table_->Get(caller, name, now_.NowMicros()).value();
@@ -97,7 +97,7 @@ TEST_F(SessionTableTest, ATenantHasSoMany) {
   Start("one model", {.per_tenant_max = 2});
   const std::string first = Open(alice_);
   Open(alice_);
-  EXPECT_EQ(table_->Open(alice_, {}, 0).error().status, 429u);
+  EXPECT_EQ(table_->Open(alice_, {}, "", 0).error().status, 429u);
   EXPECT_EQ(table_->Fork(alice_, first, 0).error().status, 429u);
   Open(bob_);
   EXPECT_TRUE(table_->End(alice_, first).has_value());
