@@ -320,6 +320,14 @@ void RemoteRecords::Put(const PutRequest& request) {
   ++stats_.writing;
 }
 
+bool RemoteRecords::HasWritesBefore(uint64_t mark) const {
+  for (const auto& [id, job] : jobs_) {
+    if (id >= mark) return false;
+    if (job.verb == ObjectVerb::kPut) return true;
+  }
+  return false;
+}
+
 void RemoteRecords::Remove(const Digest& key, uint64_t tag) {
   if (!MayAsk()) return ended_.push_back({.tag = tag, .outcome = StoreOutcome::kIo});
   const uint64_t now_us = clock_.NowMicros();
