@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "env/clock.h"
 #include "env/files.h"
+#include "remote/measure.h"
 #include "remote/open.h"
 #include "remote/tools.h"
 #include "tier/tools.h"
@@ -23,6 +24,8 @@ struct StoreFlags {
   bool read_only = false;
   std::string fleet_key;  // of a remote
   std::string tenant;
+  std::string record_bytes = "1MiB";
+  remote::MeasureOptions measure;
 };
 
 bool IsRemote(const StoreFlags& flags) { return flags.directory.find("://") != std::string::npos; }
@@ -141,14 +144,37 @@ Result<int> RunRemote(const StoreFlags& flags, std::string_view what) {
   return kOk;
 }
 
+Result<int> BenchRemote(const StoreFlags& flags) {
+  QUIRE_ASSIGN(const auto address, remote::ParseRemote(flags.directory));
+  remote::MeasureOptions options = flags.measure;
+  QUIRE_ASSIGN(options.record_bytes, ParseBytes(flags.record_bytes));
+  QUIRE_ASSIGN(const auto rates, remote::MeasureRemote(address, options, SystemClock()));
+  nlohmann::ordered_json object;
+  for (const auto& [name, rate] : {std::pair("put", rates.put), std::pair("get", rates.get)}) {
+    object[name] = {
+        {"gb_per_s", rate.gb_per_s}, {"cpu_s_per_gb", rate.cpu_s_per_gb}, {"failed", rate.failed}};
+  }
+  if (flags.json) {
+    PrintJson(object);
+  } else {
+    Print(object);
+  }
+  return kOk;
+}
+
 int RunStore(const StoreFlags& flags, std::string_view what) {
   if (IsRemote(flags)) {
-    const auto done = RunRemote(flags, what);
+    const auto done = what == "bench" ? BenchRemote(flags) : RunRemote(flags, what);
     return done ? *done : Report("store", done.error());
   }
   const auto files = MakeFiles();
   if (!files) return Report("store", files.error());
   const std::string& directory = flags.directory;
+  if (what == "bench") {
+    return Report("store", {ErrorCode::kUnsupported,
+                            "bench takes the address of a remote; `quire bench tier` measures a "
+                            "disk"});
+  }
   if (what == "rm") {
     return Report("store", {ErrorCode::kUnsupported,
                             "rm takes the address of a remote; a directory's tenants are erased by "
@@ -176,6 +202,7 @@ void AddStore(Command& program) {
        {Verb{"stat", "count records and bytes; also beside the process that has it open", true,
              true},
         Verb{"ls", "list the records; also beside the process that has it open", true, true},
+        Verb{"bench", "write records to a remote, read them back and remove them", false, true},
         Verb{"rm", "erase a tenant from a remote: no machine finds what it published", false, true},
         Verb{"verify", "read everything and compare every checksum; exit 1 if damaged", true},
         Verb{"repair", "take out what is damaged; the catalogue is made anew by whoever opens it"},
@@ -191,6 +218,23 @@ void AddStore(Command& program) {
       command.Add({.name = "--fleet-key",
                    .value = &flags->fleet_key,
                    .help = "Of a remote: the file that its machines have in common"});
+    }
+    if (std::string_view(name) == "bench") {
+      command.Add({.name = "--record-bytes",
+                   .value = &flags->record_bytes,
+                   .help = "Of each record",
+                   .check = BytesCheck(),
+                   .shows_default = true});
+      command.Add({.name = "--records",
+                   .value = &flags->measure.records,
+                   .help = "How many",
+                   .check = Between<int>{1, 1 << 20},
+                   .shows_default = true});
+      command.Add({.name = "--depth",
+                   .value = &flags->measure.depth,
+                   .help = "Under way at a time",
+                   .check = Between<int>{1, 1024},
+                   .shows_default = true});
     }
     if (std::string_view(name) == "rm") {
       command.Add({.name = "--namespace",

@@ -51,8 +51,6 @@ class FleetEpochs {
   std::optional<ObjectRequest> Next(uint64_t now_us, bool may_ask, bool may_probe);
   /// How it went: kOk; kUnavailable; kRefused, also of a table that this fleet did not write.
   ObjectOutcome OnReply(const ObjectReply& reply, uint64_t now_us);
-  /// When Next may have something by itself.
-  uint64_t next_us() const { return next_read_us_; }
 
   void TakeEnded(std::vector<tier::StoreCompletion>& ended, uint64_t now_us);
   /// Epochs that were raised by others since the last call.

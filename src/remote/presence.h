@@ -22,10 +22,6 @@ class PresenceMemory {
     if (young_.size() >= keys_max_ && !young_.contains(key)) old_ = std::exchange(young_, {});
     young_[key] = {presence, until_us};
   }
-  void Forget(const Digest& key) {
-    young_.erase(key);
-    old_.erase(key);
-  }
   void Clear() {
     young_.clear();
     old_.clear();

@@ -325,6 +325,14 @@ void RemoteRecords::CountSkipped() {
   ++stats_.writes_skipped;
 }
 
+bool RemoteRecords::HasWritesBefore(uint64_t mark) const {
+  for (const auto& [id, job] : jobs_) {
+    if (id >= mark) return false;
+    if (job.verb == ObjectVerb::kPut) return true;
+  }
+  return false;
+}
+
 void RemoteRecords::Remove(const Digest& key, uint64_t tag) {
   if (!MayAsk()) return ended_.push_back({.tag = tag, .outcome = StoreOutcome::kIo});
   const uint64_t now_us = clock_.NowMicros();

@@ -74,8 +74,9 @@ class RemoteRecords {
   std::vector<std::pair<tier::PublisherId, uint64_t>> TakeLearned() {
     return epochs_.TakeLearned();
   }
-  /// Whether anything is on its way that a flush waits for.
-  bool has_writes() const { return writing_bytes_ > 0; }
+  /// For a flush, which waits for the writes of before it alone.
+  uint64_t write_mark() const { return next_id_; }
+  bool HasWritesBefore(uint64_t mark) const;
 
   void Tick(std::vector<tier::StoreCompletion>& done, uint64_t wait_us);
 

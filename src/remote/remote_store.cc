@@ -255,7 +255,7 @@ void RemoteStore::Flush(uint64_t tag) {
     both_[tag] = {};
     local_->Flush(tag);
   }
-  flushes_.push_back(tag);
+  flushes_.emplace_back(tag, remote_->write_mark());
 }
 
 // Epochs that others raised hold here, too, and what this machine has of it goes.
@@ -281,12 +281,13 @@ void RemoteStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
   remote_->Tick(ended, done.size() == before ? wait_us : 0);
   for (const StoreCompletion& end : ended) OnRemote(end, done);
   Learn();
-  if (remote_->has_writes()) return;
-  for (const uint64_t tag : std::exchange(flushes_, {})) {
+  while (!flushes_.empty() && !remote_->HasWritesBefore(flushes_.front().second)) {
+    const StoreCompletion end{.tag = flushes_.front().first};
+    flushes_.pop_front();
     if (local_ != nullptr) {
-      EndBoth({.tag = tag}, done);
+      EndBoth(end, done);
     } else {
-      done.push_back({.tag = tag});
+      done.push_back(end);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "quire/disk_store.h"
@@ -78,7 +79,8 @@ class RemoteStore final : public tier::Store {
   std::map<uint64_t, Load> local_loads_;   // by tag: what the remote is asked next
   std::map<uint64_t, Load> remote_loads_;  // by tag: what the local store is given
   std::map<uint64_t, Both> both_;          // by tag
-  std::vector<uint64_t> flushes_;          // that wait for the remote's writes
+  // By tag, in order: each waits for the remote's writes before its mark.
+  std::deque<std::pair<uint64_t, uint64_t>> flushes_;
   // Used again, and not in the remote: written when they are offered, the oldest forgotten first.
   std::unordered_set<uint64_t> reused_;
   std::deque<uint64_t> reused_order_;

@@ -453,6 +453,14 @@ TEST_F(RemoteStoreTest, AFlushWaitsForWrites) {
   const uint64_t begin_us = clock_.NowMicros();
   EXPECT_EQ(Wait(a, 2).outcome, StoreOutcome::kOk);
   EXPECT_GE(clock_.NowMicros() - begin_us, 49'000u);
+  // Not for what is written after it.
+  PutRecord(*a.store, two_, 3);
+  a.store->Flush(4);
+  clock_.Advance(40'000);
+  PutRecord(*a.store, TestRecord(3, layout_), 5);
+  const uint64_t again_us = clock_.NowMicros();
+  EXPECT_EQ(Wait(a, 4).outcome, StoreOutcome::kOk);
+  EXPECT_LE(clock_.NowMicros() - again_us, 15'000u);
   TestMachine b(service_, clock_);
   EXPECT_TRUE(Has(b, one_));
 }

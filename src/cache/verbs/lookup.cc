@@ -408,7 +408,8 @@ uint64_t Search::FindElsewhereBelow(std::span<const TokenId> prompt,
       key = ChildKey(*location.domain, key, &prompt[tokens], root.block_tokens);
       tier::Presence presence = tier::Presence::kAbsent;
       cache_.transfers()->Find({&key, 1}, {&presence, 1});
-      if (presence == tier::Presence::kAbsent) break;
+      // What a remote might have is not known to be there.
+      if (presence != tier::Presence::kPresent) break;
       tokens += root.block_tokens;
     }
     if (tokens > 0)

@@ -381,5 +381,19 @@ TEST(IndexJson, NothingIsLostInRuns) {
   }
 }
 
+TEST(Metrics, OfARemote) {
+  RemoteStats remote{
+      .breaker = BreakerState::kOpen, .hits = 3, .rejected = 1, .read_us_total = 2500};
+  remote.read_us_log2[9] = 2;
+  remote.read_us_log2[10] = 1;
+  const MetricsSnapshot snapshot{.store = DiskStoreStats{.remote = remote}};
+  const std::string text = Metrics().Text(snapshot, std::nullopt);
+  EXPECT_THAT(text, testing::HasSubstr("quire_remote_breaker_open 1\n"));
+  EXPECT_THAT(text, testing::HasSubstr("quire_remote_reads_total{outcome=\"rejected\"} 1\n"));
+  EXPECT_THAT(text, testing::HasSubstr("quire_remote_read_seconds_bucket{le=\"0.001024\"} 2\n"));
+  EXPECT_THAT(text, testing::HasSubstr("quire_remote_read_seconds_count 3\n"));
+  EXPECT_THAT(text, testing::HasSubstr("quire_remote_read_seconds_sum 0.0025\n"));
+}
+
 }  // namespace
 }  // namespace quire::serve::http
