@@ -833,13 +833,13 @@ enum {
   QUIRE_BLOCK_DAMAGED = 3,    // get: the bytes were not those of the block, which is forgotten: a
                               // miss
   QUIRE_BLOCK_TOO_SMALL = 4,  // get: it is longer than `out`
-  QUIRE_BLOCK_TOO_LARGE =
-      5,                     // longer than block_bytes_max; a key or namespace that no socket takes
-  QUIRE_BLOCK_NO_SPACE = 6,  // put: the disk is full, or the quota below what is recycled at once
-  QUIRE_BLOCK_IO = 7,        // the disk failed
-  QUIRE_BLOCK_CLOSED = 8,    // the store was closed before
-  QUIRE_BLOCK_UNREACHABLE = 9  // the process that serves the store went away, or is not there. What
-                               // was to be changed may have been
+  QUIRE_BLOCK_TOO_LARGE = 5,  // longer than block_bytes_max; a key that no socket takes
+  QUIRE_BLOCK_NO_SPACE = 6,   // put: the disk is full, or the quota too small for any block
+  QUIRE_BLOCK_IO = 7,         // the disk failed
+  QUIRE_BLOCK_CLOSED = 8,     // the store was closed before
+  // The process that serves the store went away, or is not there. What was to be changed may have
+  // been.
+  QUIRE_BLOCK_UNREACHABLE = 9
 };
 /// Name of an outcome, for example "absent"; "unknown" for any other number.
 const char* quire_block_outcome_name(quire_block_outcome outcome);
