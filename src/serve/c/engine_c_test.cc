@@ -547,7 +547,8 @@ TEST_F(EngineCTest, StructsMayGrow) {
   quire_session_options session{};
   session.size = sizeof session;
   ReadsAtEverySize<quire_session_options>(
-      session, offsetof(quire_session_options, adapter), [this](const quire_session_options* options, Error error) {
+      session, offsetof(quire_session_options, adapter),
+      [this](const quire_session_options* options, Error error) {
         quire_session* opened = nullptr;
         const Code code = quire_session_open(engine_, options, &opened, error);
         quire_session_free(opened);
