@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "bench/bench.h"
-#include "bench/cache_holds.h"
+#include "bench/cache_long.h"
 #include "bench/must.h"
 #include "bench/pairs.h"
 #include "bench/quiet.h"
@@ -132,10 +132,8 @@ class Writer {
   double Commit(uint32_t step) {
     Begin(step);
     AppendStep();
-    return SecondsOf(*alone_, [&] { holds_.Of([&] { CommitStep(); }); });
+    return SecondsOf(*alone_, [&] { CommitStep(); });
   }
-
-  std::string HeldText() { return holds_.ToText(); }
 
   /// Reads as many bytes as a step stores, from the cache: those of the step were just written.
   double Read(uint32_t) {
@@ -183,7 +181,6 @@ class Writer {
 
   const std::unique_ptr<Executor> alone_ = MakePinnedPool(1);
   const std::unique_ptr<Cache> cache_;
-  HoldTimes holds_{*cache_};
   const double stored_share_;  // of f16
   const Stream stream_{kStepBytes};
   const Identity identity_{};
@@ -195,19 +192,17 @@ class Writer {
 };
 
 Case WritingCase(const std::string& verb, Codec codec, double (Writer::*work)(uint32_t),
-                 double (Writer::*floor)(uint32_t), std::string (Writer::*note)() = nullptr) {
+                 double (Writer::*floor)(uint32_t)) {
   return {.name = fmt::format("{}/{}/{}/t1", verb, CodecName(codec), kStepTokens),
           .prepare = [=]() -> Result<Subject> {
             const auto writer = std::make_shared<Writer>(codec);
-            Timed timed{.unit = "us",
-                        .less_is_better = true,
-                        .amount = 1e6 / Writer::kSteps,
-                        .places = Writer::kSteps,
-                        .slice = fmt::format("{} tokens, 1 layer, f32 rows", kStepTokens),
-                        .work = [=](uint32_t step) { return ((*writer).*work)(step); },
-                        .floor = [=](uint32_t step) { return ((*writer).*floor)(step); }};
-            if (note != nullptr) timed.note = [=] { return ((*writer).*note)(); };
-            return timed;
+            return Timed{.unit = "us",
+                         .less_is_better = true,
+                         .amount = 1e6 / Writer::kSteps,
+                         .places = Writer::kSteps,
+                         .slice = fmt::format("{} tokens, 1 layer, f32 rows", kStepTokens),
+                         .work = [=](uint32_t step) { return ((*writer).*work)(step); },
+                         .floor = [=](uint32_t step) { return ((*writer).*floor)(step); }};
           }};
 }
 
@@ -278,11 +273,10 @@ std::vector<Case> CacheCases(const Options&) {
   cases.push_back(FindingCase(fmt::format("open/{}/t1", kPromptTokens), &Prompts::OpenAll));
   for (const Codec codec : {Codec::kF16, Codec::kInt8}) {
     cases.push_back(WritingCase("append", codec, &Writer::Append, &Writer::Copy));
-    cases.push_back(
-        WritingCase("commit", codec, &Writer::Commit, &Writer::Read, &Writer::HeldText));
+    cases.push_back(WritingCase("commit", codec, &Writer::Commit, &Writer::Read));
   }
   cases.push_back(GrowingCase(65'536));
-  AddHoldCases(cases);
+  AddLongCases(cases);
   return cases;
 }
 

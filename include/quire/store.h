@@ -131,8 +131,8 @@ struct NamespaceUsage {
 
 /// A store: a directory, owned by one process at a time, or a connection to its owner.
 ///
-/// Put, Get, Exists, Remove, Erase and Flush hand in a batch and return its number at once;
-/// nothing fails, all is said by the results. A batch ends once: for the caller that waits for it with Wait,
+/// Put, Get, Exists, Remove, Erase and Flush hand in a batch and return its number at once; nothing
+/// fails, all is said by the results. A batch ends once: for a caller that waits for it with Wait,
 /// else in Drain. Batches that are under way at the same time take effect in any order.
 ///
 /// Names:    namespaces do not see each other's keys. Each is written to files of its own, so there

@@ -1,7 +1,5 @@
 // Counters as JSON for programs and as text for people.
-#include "quire/stats.h"
-
-#include "quire/disk_store.h"
+#include "cache/stats_json.h"
 
 #include <fmt/format.h>
 
@@ -11,21 +9,23 @@ namespace quire {
 
 namespace {
 
-nlohmann::ordered_json Json(const SlotClassStats& stats) {
+nlohmann::ordered_json JsonOf(const SlotClassStats& stats) {
   return {{"slot_bytes", stats.slot_bytes},
           {"slots_max", stats.slots_max},
           {"slots_used", stats.slots_used},
           {"slots_used_peak", stats.slots_used_peak}};
 }
 
-nlohmann::ordered_json Json(const CacheStats& stats) {
+}  // namespace
+
+nlohmann::ordered_json JsonOf(const CacheStats& stats) {
   return {{"hot_bytes_limit", stats.hot_bytes_limit},
           {"hot_bytes_used", stats.hot_bytes_used},
           {"hot_bytes_peak", stats.hot_bytes_peak},
-          {"sealed", Json(stats.sealed)},
-          {"sealed_second", Json(stats.sealed_second)},
-          {"open", Json(stats.open)},
-          {"open_second", Json(stats.open_second)},
+          {"sealed", JsonOf(stats.sealed)},
+          {"sealed_second", JsonOf(stats.sealed_second)},
+          {"open", JsonOf(stats.open)},
+          {"open_second", JsonOf(stats.open_second)},
           {"published_blocks", stats.published_blocks},
           {"evictable_blocks", stats.evictable_blocks},
           {"passed_blocks", stats.passed_blocks},
@@ -51,7 +51,7 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"codec_fallbacks", stats.codec_fallbacks}};
 }
 
-nlohmann::ordered_json Json(const TenantStats& stats) {
+nlohmann::ordered_json JsonOf(const TenantStats& stats) {
   nlohmann::ordered_json missed;
   for (uint32_t i = 1; i < kMissReasonsEnd; ++i) {
     if (MissReasonName(static_cast<MissReason>(i)) == "unknown") continue;  // retired
@@ -87,6 +87,8 @@ nlohmann::ordered_json Json(const TenantStats& stats) {
           {"lru_hit_ratio_at", estimates}};
 }
 
+namespace {
+
 void AddLines(const nlohmann::ordered_json& object, const std::string& prefix, std::string& text) {
   for (const auto& [name, value] : object.items()) {
     if (value.is_object()) {
@@ -118,45 +120,46 @@ std::string_view MissReasonName(MissReason reason) {
   return "unknown";
 }
 
-std::string ToJson(const DiskStoreStats& stats) {
-  return nlohmann::ordered_json{{"records", stats.records},
-                                {"bytes", stats.bytes},
-                                {"bytes_cap", stats.bytes_cap},
-                                {"memory_bytes", stats.memory_bytes},
-                                {"records_written", stats.records_written},
-                                {"bytes_put", stats.bytes_put},
-                                {"bytes_written", stats.bytes_written},
-                                {"bytes_read", stats.bytes_read},
-                                {"read_requests", stats.read_requests},
-                                {"records_loaded", stats.records_loaded},
-                                {"loads_failed", stats.loads_failed},
-                                {"records_dropped", stats.records_dropped},
-                                {"records_recycled", stats.records_recycled},
-                                {"records_damaged", stats.records_damaged},
-                                {"in_flight", stats.in_flight},
-                                {"writes_pending", stats.writes_pending},
-                                {"disk_full", stats.disk_full},
-                                {"warm_records", stats.warm_records},
-                                {"warm_bytes", stats.warm_bytes},
-                                {"warm_loads", stats.warm_loads},
-                                {"warm_pinned_bytes", stats.warm_pinned_bytes},
-                                {"load_us_log2", stats.load_us_log2}}
-      .dump();
+nlohmann::ordered_json JsonOf(const DiskStoreStats& stats) {
+  return {{"records", stats.records},
+          {"bytes", stats.bytes},
+          {"bytes_cap", stats.bytes_cap},
+          {"memory_bytes", stats.memory_bytes},
+          {"records_written", stats.records_written},
+          {"bytes_put", stats.bytes_put},
+          {"bytes_written", stats.bytes_written},
+          {"bytes_read", stats.bytes_read},
+          {"read_requests", stats.read_requests},
+          {"records_loaded", stats.records_loaded},
+          {"loads_failed", stats.loads_failed},
+          {"records_dropped", stats.records_dropped},
+          {"records_recycled", stats.records_recycled},
+          {"records_damaged", stats.records_damaged},
+          {"in_flight", stats.in_flight},
+          {"writes_pending", stats.writes_pending},
+          {"disk_full", stats.disk_full},
+          {"warm_records", stats.warm_records},
+          {"warm_bytes", stats.warm_bytes},
+          {"warm_loads", stats.warm_loads},
+          {"warm_pinned_bytes", stats.warm_pinned_bytes},
+          {"load_us_log2", stats.load_us_log2}};
 }
 
-std::string ToJson(const CacheStats& stats) { return Json(stats).dump(); }
+std::string ToJson(const DiskStoreStats& stats) { return JsonOf(stats).dump(); }
+
+std::string ToJson(const CacheStats& stats) { return JsonOf(stats).dump(); }
 
 std::string ToText(const CacheStats& stats) {
   std::string text;
-  AddLines(Json(stats), "", text);
+  AddLines(JsonOf(stats), "", text);
   return text;
 }
 
-std::string ToJson(const TenantStats& stats) { return Json(stats).dump(); }
+std::string ToJson(const TenantStats& stats) { return JsonOf(stats).dump(); }
 
 std::string ToText(const TenantStats& stats) {
   std::string text;
-  AddLines(Json(stats), "", text);
+  AddLines(JsonOf(stats), "", text);
   return text;
 }
 
@@ -180,7 +183,7 @@ std::string ToJson(std::span<const CacheEntry> entries) {
   return json.dump();
 }
 
-std::string ToJson(std::span<const FreeRuns> classes) {
+nlohmann::ordered_json JsonOf(std::span<const FreeRuns> classes) {
   auto json = nlohmann::ordered_json::array();
   for (const FreeRuns& runs : classes) {
     json.push_back({{"slots", runs.slots},
@@ -189,8 +192,10 @@ std::string ToJson(std::span<const FreeRuns> classes) {
                     {"largest", runs.largest},
                     {"fragmentation", runs.fragmentation()}});
   }
-  return json.dump();
+  return json;
 }
+
+std::string ToJson(std::span<const FreeRuns> classes) { return JsonOf(classes).dump(); }
 
 std::string ToJson(const SequenceStats& stats) {
   return nlohmann::ordered_json{

@@ -152,6 +152,8 @@ def attach(
     threads: int | None = None,
     probe: bool = True,
     shared_budget: quire.SharedBudget | None = None,
+    resident_tokens: int = 0,
+    step_tokens: int = 512,
 ) -> AttachedCache:
     """Puts a Quire cache under a Hugging Face model, until it is closed.
 
@@ -165,6 +167,10 @@ def attach(
     probe: of each hit the last block is computed again and compared, for changes of the model that
     nothing tells; False: call AttachedCache.weights_changed after such changes.
     shared_budget: pays for this cache too, besides hot_bytes, beside caches of other models.
+    resident_tokens: of each prompt at least so many of its last tokens stay in memory; those before them
+    leave it once the store has them, and attention reads them back, with the same tokens as an answer. Then
+    each forward has at most step_tokens tokens (pass prefill_chunk_size to `generate`), hits are not probed,
+    and there are no beams. 0: all of a prompt stays in memory.
 
     The model may be a peft.PeftModel. Its attention implementation becomes "quire", which is "sdpa"
     for other caches. It is tried on a few tokens here. Weights are hashed at the first prompt, once
@@ -174,6 +180,8 @@ def attach(
     NoSpaceError hot_bytes holds no block; BusyError another process has the store.
     """
     model = _model.base_model(model)
+    if resident_tokens and store is None:
+        raise quire.InvalidArgumentError("resident_tokens: the rest of a prompt needs a store: name a folder")
     lease = None
     if store is not None and not isinstance(store, quire.DiskStore):
         lease = Lease(store, store_bytes)
@@ -181,7 +189,7 @@ def attach(
     try:
         return AttachedCache(
             model, hot_bytes, kv, store, lease, block_tokens, threads or torch.get_num_threads(),
-            probe, shared_budget,
+            probe and not resident_tokens, shared_budget, resident_tokens, step_tokens,
         )
     except Exception:
         if lease is not None:
@@ -203,6 +211,8 @@ class AttachedCache:
         threads: int,
         probe: bool,
         shared_budget: quire.SharedBudget | None,
+        resident_tokens: int,
+        step_tokens: int,
     ):
         compute = _model.compute_type(model)
         codec = kv or compute
@@ -232,6 +242,8 @@ class AttachedCache:
         self._short_logits = _model.takes(model, "logits_to_keep")
         self.takes_positions = _model.takes(model, "position_ids")
         self._probing = probe
+        self._resident_tokens, self._step_tokens = resident_tokens, step_tokens
+        self._query_heads = _model.query_heads(model)
         self._compute, self._codec = compute, codec
         self._mismatches = 0  # since the last probe that agreed
         self._prompts: weakref.WeakSet[PromptCache] = weakref.WeakSet()
@@ -244,6 +256,10 @@ class AttachedCache:
         except quire.UnsupportedError:
             if any(self.windows):
                 raise
+            if resident_tokens:
+                raise quire.UnsupportedError(
+                    f"resident_tokens={resident_tokens}: the layers of {type(model).__name__} attend by "
+                    "themselves, to K and V that are all in memory") from None
             self.copies = True
             self._hook(ids, logits, look.quantized)
 
@@ -337,6 +353,13 @@ class AttachedCache:
                 f"{tokens} tokens: beyond {self.tokens_max} this model computes other K for all "
                 "tokens (its rope_type is dynamic or longrope); generate without Quire")
 
+    def check_step(self, tokens: int) -> None:
+        """Raises: InvalidArgumentError more than a forward may have where prompts stream."""
+        if self._resident_tokens and tokens > self._step_tokens:
+            raise quire.InvalidArgumentError(
+                f"the model was called with {tokens} tokens, but where resident_tokens is set a forward has at "
+                f"most {self._step_tokens} (step_tokens): pass prefill_chunk_size={self._step_tokens} to generate")
+
     def identity(self, fingerprint: bytes) -> quire.Identity:
         """Of blocks that a model of this fingerprint computes."""
         return quire.Identity(
@@ -347,6 +370,8 @@ class AttachedCache:
         identity = self.identity(fingerprint)
         plan = self.cache.acquire(
             tokens, identity, reuse=reuse and self._mismatches < _MISMATCHES_MAX)
+        if self._resident_tokens:
+            return self._open_streamed(plan, tokens, pad, fingerprint)
         if plan.loadable_tokens > 0:
             resident = plan.resident_tokens
             plan = self.cache.load(plan).take()
@@ -358,6 +383,19 @@ class AttachedCache:
             on_full="halt",
             step_tokens=max(512, len(tokens) - found + _SPECULATION_TOKENS),
         )
+        return Row(sequence, fingerprint, pad, pad + found, tokens[:found])
+
+    def _open_streamed(
+        self, plan: quire.Plan, tokens: list[int], pad: int, fingerprint: bytes
+    ) -> Row:
+        """What the store has of the prompt is not loaded: attention reads it."""
+        resident = plan.resident_tokens
+        sequence = self.cache.open(
+            plan, resident_tokens=self._resident_tokens, step_tokens=self._step_tokens,
+            query_heads=self._query_heads)
+        found = len(sequence)
+        self._count("hit_tokens", found)
+        self._count("loaded_tokens", max(found - resident, 0))
         return Row(sequence, fingerprint, pad, pad + found, tokens[:found])
 
     # ---- What a prompt's first forward asks ----

@@ -64,6 +64,11 @@ def text_config(model: Any) -> Any:
     return config
 
 
+def query_heads(model: Any) -> int:
+    """Of a layer of full attention."""
+    return int(text_config(model).num_attention_heads)
+
+
 def layer_windows(model: Any) -> list[int]:
     """The window of each layer in tokens, 0 for full attention."""
     config = text_config(model)

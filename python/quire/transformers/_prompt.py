@@ -212,6 +212,7 @@ class PromptCache(Cache):  # type: ignore[misc]
             self.batch_repeat_interleave(repeats)
         self.commit(self.columns)
         begin = self.columns
+        self.owner.check_step(ids.shape[1])
         step = Step(begin, begin + ids.shape[1], ids)
         self.owner.check_length(step.end - min(row.pad for row in self.rows))
         if self.owner.copies:

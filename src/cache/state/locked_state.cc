@@ -86,11 +86,6 @@ uint32_t LockedState::most_touched() const {
   return most_touched_;
 }
 
-void LockedState::Watch(HoldWatch* watch) {
-  MutexLock lock(mutex_);
-  watch_ = watch;
-}
-
 // What is drained stays charged and is nobody's until it is zeroed, so nothing can happen to it
 // meanwhile. What verbs left to do comes first: that may let go of more.
 void LockedState::Settle() {

@@ -28,14 +28,6 @@ struct StoreState;
 /// Blocks of one load that are asked for at once.
 inline constexpr uint32_t kLoadBlocksInFlight = 64;
 
-/// Hears of the holds of the cache's lock, while it is held.
-class HoldWatch {
- public:
-  virtual ~HoldWatch() = default;
-  virtual void Begin() = 0;
-  virtual void End() = 0;
-};
-
 /// What all verbs of a cache work on.
 ///
 /// Threads: any
@@ -99,8 +91,6 @@ class LockedState {
 
   /// Most block records that one hold of the lock has touched. For tests.
   uint32_t most_touched() const;
-  /// Says when verbs take the lock and let go of it, to nobody if it is null. For benchmarks.
-  void Watch(HoldWatch* watch);
 
  private:
   LockedState(CacheOptions options, SlotClasses classes, StoreState* store);
@@ -122,22 +112,17 @@ class LockedState {
   template <typename Verb>
   auto HoldOnce(const Verb& verb, bool& any) QUIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (watch_ != nullptr) [[unlikely]]
-      watch_->Begin();
     state_->directory.touched().Take();
     struct AtEnd {
       ~AtEnd() {
         any = !state.draining.empty() || state.has_work();
         most_touched = std::max(most_touched, state.directory.touched().Take());
         state.accounts.order().EndHold();
-        if (watch != nullptr) [[unlikely]]
-          watch->End();
       }
       State& state;
       bool& any;
       uint32_t& most_touched;
-      HoldWatch* const watch;
-    } at_end{.state = *state_, .any = any, .most_touched = most_touched_, .watch = watch_};
+    } at_end{.state = *state_, .any = any, .most_touched = most_touched_};
     return verb(*state_);
   }
   void Settle() QUIRE_EXCLUDES(mutex_);
@@ -158,7 +143,6 @@ class LockedState {
   mutable Mutex mutex_{LockRank::kCache};
   std::unique_ptr<State> state_ QUIRE_PT_GUARDED_BY(mutex_);  // set once, by Create
   uint32_t most_touched_ QUIRE_GUARDED_BY(mutex_) = 0;
-  HoldWatch* watch_ QUIRE_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace quire::cache

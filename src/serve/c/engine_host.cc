@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "cache/stats_json.h"
 #include "env/clock.h"
 #include "env/file.h"
 #include "serve/reports.h"
@@ -185,9 +186,9 @@ std::string EngineHost::SessionsJson() const {
 
 std::string EngineHost::StatsJson() const {
   OrderedJson store;
-  if (store_ != nullptr) store = OrderedJson::parse(ToJson(store_->stats()));
+  if (store_ != nullptr) store = JsonOf(store_->stats());
   return DumpJson({{"engine", JsonOf(driver_->stats(), SystemClock().NowMicros())},
-                   {"cache", OrderedJson::parse(ToJson(cache_->stats()))},
+                   {"cache", JsonOf(cache_->stats())},
                    {"store", std::move(store)},
                    {"leases", JsonOf(leases_->All())}});
 }

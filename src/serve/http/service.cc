@@ -9,6 +9,7 @@
 
 #include "base/bits.h"
 #include "base/log.h"
+#include "cache/stats_json.h"
 #include "serve/http/metrics.h"
 #include "serve/reports.h"
 
@@ -437,17 +438,16 @@ Reply Service::CacheJson(const Caller& caller) const {
     const BlockMapCells map = ShrinkBlockMap(context_.cache.BlockMap(), kBlockMapCells);
     json["budget"] = {{"used_bytes", used}, {"limit_bytes", limit}};
     json["leases"] = JsonOf(leases_.All());
-    json["cache"] = OrderedJson::parse(ToJson(context_.cache.stats()));
-    if (context_.store != nullptr)
-      json["store"] = OrderedJson::parse(ToJson(context_.store->stats()));
+    json["cache"] = JsonOf(context_.cache.stats());
+    if (context_.store != nullptr) json["store"] = JsonOf(context_.store->stats());
     json["engine"] = JsonOf(context_.engine_stats(), context_.clock.NowMicros());
     json["block_map"] = {
         {"slots", map.slots}, {"slots_per_cell", map.slots_per_cell}, {"cells", map.cells}};
-    json["free_slots"] = OrderedJson::parse(ToJson(context_.cache.FreeSlots()));
+    json["free_slots"] = JsonOf(context_.cache.FreeSlots());
   }
   json["tenants"] = OrderedJson::array();
   for (const TenantStats& stats : TenantsSeenBy(caller)) {
-    json["tenants"].push_back(OrderedJson::parse(ToJson(stats)));
+    json["tenants"].push_back(JsonOf(stats));
   }
   json["index"] = IndexJsonFor(caller);
   json["tree"] = TreeJson(caller);

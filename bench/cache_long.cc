@@ -1,9 +1,8 @@
-#include "bench/cache_holds.h"
+#include "bench/cache_long.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -18,39 +17,11 @@
 
 namespace quire::bench {
 
-HoldTimes::HoldTimes(Cache& cache) : core_(static_cast<cache::Core&>(cache)) {
-  held_ns_.reserve(kHoldsMax);  // no memory is taken under the lock
-  core_.state().Watch(this);
-}
-
-HoldTimes::~HoldTimes() { core_.state().Watch(nullptr); }
-
-void HoldTimes::Begin() { begin_ = Clock::now(); }
-
-void HoldTimes::End() {
-  if (!counts_ || held_ns_.size() == kHoldsMax) return;
-  held_ns_.push_back(std::chrono::duration<double, std::nano>(Clock::now() - begin_).count());
-}
-
-std::string HoldTimes::ToText() {
-  if (held_ns_.empty()) return "the lock was never held";
-  std::ranges::sort(held_ns_);
-  std::ranges::sort(calls_ns_);
-  const auto at = [](const std::vector<double>& sorted, double share) {
-    return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))] / 1000;
-  };
-  return fmt::format(
-      "lock held {:.1f} times a call, p50 {:.2f} us, p99 {:.2f} us, longest {:.2f} us; in all p50 "
-      "{:.0f} us a call, longest {:.0f} us",
-      static_cast<double>(held_ns_.size()) / static_cast<double>(calls_ns_.size()),
-      at(held_ns_, 0.5), at(held_ns_, 0.99), at(held_ns_, 1), at(calls_ns_, 0.5), at(calls_ns_, 1));
-}
-
 namespace {
 
-constexpr uint64_t kHeldBlocks = 12'500;
-constexpr uint32_t kHeldBlockTokens = 16;
-constexpr uint64_t kHeldTokens = kHeldBlocks * kHeldBlockTokens;
+constexpr uint64_t kLongBlocks = 12'500;
+constexpr uint32_t kLongBlockTokens = 16;
+constexpr uint64_t kLongTokens = kLongBlocks * kLongBlockTokens;
 
 /// A cached prompt of 200,000 tokens, with as few bytes of rows as a model can have.
 class LongPrompt {
@@ -58,11 +29,11 @@ class LongPrompt {
   explicit LongPrompt(const std::string& policy)
       : cache_(
             Must(Cache::Create({.geometry = Geometry::Uniform(1, 1, kHeadDim),
-                                .profile = NumericProfile::Uniform(Codec::kF16, kHeldBlockTokens),
+                                .profile = NumericProfile::Uniform(Codec::kF16, kLongBlockTokens),
                                 .hot_bytes = uint64_t{64} << 20,
                                 .policy = policy}))) {
     Draw();
-    Must(Written()->Commit(std::span(tokens_).first(kHeldTokens)));
+    Must(Written()->Commit(std::span(tokens_).first(kLongTokens)));
   }
 
   double AcquireOne() {
@@ -76,18 +47,18 @@ class LongPrompt {
   }
   double EndOne() {
     auto sequence = Must(cache_->Open(Acquire(), {}));
-    QUIRE_CHECK(sequence->length() == kHeldTokens);
+    QUIRE_CHECK(sequence->length() == kLongTokens);
     return Seconds([&] { sequence.reset(); });
   }
   // Of other tokens than before.
   double CommitOne() {
     Draw();
     const auto sequence = Written();
-    return Seconds([&] { Must(sequence->Commit(std::span(tokens_).first(kHeldTokens))); });
+    return Seconds([&] { Must(sequence->Commit(std::span(tokens_).first(kLongTokens))); });
   }
   double PinOne() {
     const double seconds = Seconds([&] {
-      QUIRE_CHECK(Must(cache_->Pin({.identity = &identity_, .tokens = tokens_}, 0)) == kHeldBlocks);
+      QUIRE_CHECK(Must(cache_->Pin({.identity = &identity_, .tokens = tokens_}, 0)) == kLongBlocks);
     });
     Must(cache_->Unpin({.identity = &identity_, .tokens = tokens_}));
     return seconds;
@@ -98,14 +69,12 @@ class LongPrompt {
   }
   double Compare() {
     return SecondsOf(*alone_, [&] {
-      QUIRE_CHECK(std::memcmp(copy_.data(), tokens_.data(), kHeldTokens * sizeof(TokenId)) == 0);
+      QUIRE_CHECK(std::memcmp(copy_.data(), tokens_.data(), kLongTokens * sizeof(TokenId)) == 0);
     });
   }
   double Copy() {
     return SecondsOf(*alone_, [&] { std::ranges::copy(tokens_, copy_.begin()); });
   }
-
-  std::string HeldText() { return holds_.ToText(); }
 
  private:
   static constexpr uint32_t kHeadDim = 8;
@@ -115,24 +84,21 @@ class LongPrompt {
   }
   // A sequence with rows for all tokens, of which none is committed.
   std::unique_ptr<Sequence> Written() {
-    auto sequence = Must(cache_->Open(Acquire(), {.step_tokens = kHeldTokens}));
-    const std::vector<uint16_t> zeros(kHeldTokens * kHeadDim);
+    auto sequence = Must(cache_->Open(Acquire(), {.step_tokens = kLongTokens}));
+    const std::vector<uint16_t> zeros(kLongTokens * kHeadDim);
     const RowsView rows{.data = zeros.data(), .dtype = Codec::kF16, .token_stride = kHeadDim};
-    Must(sequence->Append(0, {.key = rows, .value = rows, .tokens = kHeldTokens}));
+    Must(sequence->Append(0, {.key = rows, .value = rows, .tokens = kLongTokens}));
     return sequence;
   }
   Plan Acquire() { return Must(cache_->Acquire({.identity = &identity_, .tokens = tokens_})); }
-  double Seconds(const std::function<void()>& call) {
-    return SecondsOf(*alone_, [&] { holds_.Of(call); });
-  }
+  double Seconds(const std::function<void()>& call) { return SecondsOf(*alone_, call); }
 
   const std::unique_ptr<Executor> alone_ = MakePinnedPool(1);
   const std::unique_ptr<Cache> cache_;
-  HoldTimes holds_{*cache_};
   const Identity identity_{};
   Prng prng_{1};
   // The last token of a prompt is never looked up.
-  std::vector<TokenId> tokens_ = std::vector<TokenId>(kHeldTokens + 1);
+  std::vector<TokenId> tokens_ = std::vector<TokenId>(kLongTokens + 1);
   std::vector<TokenId> copy_ = tokens_;
 };
 
@@ -140,21 +106,20 @@ using Round = double (LongPrompt::*)();
 
 Case LongCase(const std::string& verb, const std::string& policy, Round work, Round floor) {
   const std::string of_policy = policy == "lru" ? "" : policy + "/";
-  return {.name = fmt::format("{}/{}{}_blocks/t1", verb, of_policy, kHeldBlocks),
+  return {.name = fmt::format("{}/{}{}_blocks/t1", verb, of_policy, kLongBlocks),
           .prepare = [=]() -> Result<Subject> {
             const auto prompt = std::make_shared<LongPrompt>(policy);
             prompt->Copy();  // what is compared lies elsewhere
             return Timed{.unit = "calls/s",
-                         .slice = fmt::format("one call on a path of {} blocks", kHeldBlocks),
+                         .slice = fmt::format("one call on a path of {} blocks", kLongBlocks),
                          .work = [=](uint32_t) { return ((*prompt).*work)(); },
-                         .floor = [=](uint32_t) { return ((*prompt).*floor)(); },
-                         .note = [=] { return prompt->HeldText(); }};
+                         .floor = [=](uint32_t) { return ((*prompt).*floor)(); }};
           }};
 }
 
 }  // namespace
 
-void AddHoldCases(std::vector<Case>& cases) {
+void AddLongCases(std::vector<Case>& cases) {
   for (const char* const policy : {"lru", "quire"}) {
     cases.push_back(LongCase("acquire", policy, &LongPrompt::AcquireOne, &LongPrompt::Compare));
     cases.push_back(LongCase("open", policy, &LongPrompt::OpenOne, &LongPrompt::Copy));
