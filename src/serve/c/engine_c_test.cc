@@ -592,7 +592,7 @@ TEST_F(EngineCTest, TurnsAndSessionsNameAdapters) {
   const std::string two = directory + "/2";
   Open(store_.c_str());
   const auto ask = [&](const char* adapter) {
-    quire_turn_options turn = Turn("It is a truth universally acknowledged", 8);
+    quire_turn_options turn = Turn("It is a truth universally acknowledged", 48);
     turn.adapter = adapter;
     quire_session* call = nullptr;
     const quire_code code = quire_engine_ask(engine_, &turn, nullptr, &call, &error_);
@@ -631,7 +631,7 @@ TEST_F(EngineCTest, TurnsAndSessionsNameAdapters) {
   options.adapter = "one";
   quire_session* session = nullptr;
   ASSERT_EQ(quire_session_open(engine_, &options, &session, &error_), QUIRE_OK) << Show(error_);
-  EXPECT_EQ(Ask(session, "It is a truth universally acknowledged", 8), of_one);
+  EXPECT_EQ(Ask(session, "It is a truth universally acknowledged", 48), of_one);
   quire_turn_options named = Turn("and", 1);
   named.adapter = "two";
   EXPECT_EQ(quire_session_begin(session, &named, &error_), QUIRE_INVALID_ARGUMENT);

@@ -101,7 +101,9 @@ TEST(Metrics, OfTheWholeServer) {
                                 .session_write_failures = 73,
                                 .waiting = 74,
                                 .running = 75,
-                                .chunk_tokens = 76};
+                                .chunk_tokens = 76,
+                                .adapters = 77,
+                                .adapter_bytes = 78};
   EXPECT_THAT(ValuesOf(Metrics().Text(snapshot, std::nullopt)),
               testing::UnorderedElementsAreArray(ValuesOf(R"(
 quire_build_info{version="5.6"} 1
@@ -157,6 +159,8 @@ quire_engine_brought_back_total 78
 quire_engine_prefix_waits_total 70
 quire_engine_preemptions_total 71
 quire_engine_sessions_released_total 72
+quire_adapters 77
+quire_adapter_bytes 78
 quire_engine_session_write_failures_total 73
 quire_store_used_bytes 32
 quire_store_limit_bytes 33
