@@ -160,7 +160,15 @@ void RedisLoop::SendTo(const HostAndPort& to, RedisCommand command) {
       command.kind == RedisCommand::kSlots || command.request.verb == ObjectVerb::kGet;
   RedisLink* const link = LinkOf(to, reads ? kReads : kWrites);
   if (link == nullptr) {
-    return GiveUp(command, ObjectOutcome::kUnavailable,
+    const ObjectRequest& request = command.request;
+    ObjectOutcome outcome = ObjectOutcome::kUnavailable;
+    // The others of a cluster are of use as before: what this one has counts as absent. Of the
+    // epochs that would mean that there never were any.
+    if (mode_ == Mode::kCluster && !request.wants_version) {
+      if (request.verb == ObjectVerb::kGet) outcome = ObjectOutcome::kAbsent;
+      if (request.verb == ObjectVerb::kPut) outcome = ObjectOutcome::kFull;
+    }
+    return GiveUp(command, outcome,
                   fmt::format("{}:{} is left alone for a while", to.host, to.port));
   }
   link->Send(std::move(command), now_us_);
@@ -338,7 +346,14 @@ void RedisLoop::TurnNodes() {
         OnReply(address, command, reply);
       }
       link.Turn(now_us_);
-      if (const std::string why = link.Failure(now_us_); !why.empty()) Fail(address, link, why);
+      const std::string why = link.Failure(now_us_);
+      if (why.empty()) continue;
+      // A server may hang up on a connection that is not in use.
+      if (link.is_idle()) {
+        link.Close();
+      } else {
+        Fail(address, link, why);
+      }
     }
   }
 }
