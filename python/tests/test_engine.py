@@ -251,9 +251,9 @@ def test_answers_and_sessions_name_adapters(tmp_path):
         adapted = say("one")
         assert adapted != base and say("one") == adapted and say() == base
         with engine.open_session("s", adapter="one") as session:
-            turn = session.turn(TEXT, max_tokens=8, stop=False)
-            turn.read()
-            assert turn.text == adapted
+            with session.turn(TEXT, max_tokens=8, stop=False) as turn:
+                turn.read()
+                assert turn.text == adapted
         engine.unload_adapter("one")
         with pytest.raises(quire.NotFoundError):
             engine.unload_adapter("one")

@@ -29,5 +29,7 @@ cd "$folder"
   "$root/python/tests/test_views.py" "$root/python/tests/test_package.py" \
   "$root/python/tests/test_processes.py" "$root/python/tests/test_store.py" \
   "$root/python/tests/test_cache.py"
+# Logits of adapters that peft wrote, beside peft's.
+QUIRE_BINARY=${QUIRE_BINARY:-$root/build/release/quire} "$python" "$root/tests/hf/adapter.py"
 [ -z "${MODELS:-}" ] || "$python" "$here/model_table.py" --page "$folder/models.md"
 [ -z "${BENCH:-}" ] || "$python" "$here/bench_generate.py" --check --json "$folder/bench.json"

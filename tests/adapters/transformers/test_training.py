@@ -211,3 +211,30 @@ def test_what_cannot_be_held_is_refused(texts):
         model.config.layer_types = ["full_attention", "sliding_attention"] * 2
         with pytest.raises(quire.UnsupportedError, match="sliding_attention"):
             quire.training.OwnerKv(owner, model)
+
+
+def test_a_trained_adapter_is_served_and_its_next_version_finds_nothing_of_it(texts, tmp_path):
+    """Blocks of the version before are there, and are named as what they are: of another profile."""
+    model = train.make_model(TINY)
+    with train.make_registry(model, 64 << 20) as registry:
+        for version in ("1", "2"):
+            list(train.train(model, texts, registry, "lora", steps=2, chunk=CHUNK, checkpoint_layers=[1]))
+            model.save_pretrained(tmp_path / "adapters" / version)
+    prompt = "It is a truth universally acknowledged, that a single man must be in want of a wife. "
+    os.environ.setdefault("QUIRE_BINARY", str(ROOT / "build/release/quire"))
+    with quire_server.serving(tmp_path / "server", "--adapter", f"lora={tmp_path}/adapters/1", "--adapter-directory",
+                              tmp_path / "adapters", "--operator-listen", "127.0.0.1:0") as server:
+        def cached(name):
+            status, answer = server.ask("/v1/completions", {"model": "lora", "prompt": prompt, "max_tokens": 2},
+                                        headers={"X-Request-Id": name})
+            assert status == 200, answer
+            return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        assert [cached("first") > 0, cached("second") > 0] == [False, True]
+        for call, body in (("unload", {}), ("load", {"lora_path": "2"})):
+            status, answer = server.ask(f"/v1/{call}_lora_adapter", {"lora_name": "lora", **body},
+                                        url=server.operator_url)
+            assert status == 200, answer
+        assert cached("third") == 0
+        assert server.line_of("third")["cache"]["missed"]["other_profile"] >= 64
+        assert cached("fourth") > 0
