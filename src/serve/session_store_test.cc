@@ -298,7 +298,7 @@ TEST_F(SessionStoreTest, WhatIsDamagedIsNamedAndLeftAlone) {
   FileOf("flipped")[100] ^= std::byte{4};
   FileOf("cut").resize(40);
   std::ranges::fill(FileOf("zeroed"), std::byte{0});
-  FileOf("newer")[8] = std::byte{3};
+  FileOf("newer")[8] = std::byte{4};
   FileOf("tail").back() ^= std::byte{1};  // found when the text is read
   testing::internal::CaptureStderr();
   Open();

@@ -14,13 +14,14 @@ PACKAGING = quire_cli.REPOSITORY / "packaging"
 OPERATIONS = quire_cli.REPOSITORY / "docs/operations.md"
 # They answer others with 403.
 OPERATORS = ("/v1/cache/leases", "/v1/cache/resize", "/v1/cache/erase", "/v1/cache/demote", "/v1/cache/limits",
-             "/v1/cache/sequences")
+             "/v1/cache/sequences", "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory):
     folder = tmp_path_factory.mktemp("serve")
-    with quire_server.serving(folder, "--store", folder / "store") as server:
+    # A remote that nothing answers at has its families all the same.
+    with quire_server.serving(folder, "--store", folder / "store", "--remote", "redis://127.0.0.1:1/x") as server:
         server.ask("/v1/completions", {"prompt": "Once upon a time there was", "max_tokens": 4})
         server.wait_for_lines(1)
         return server.ask("/metrics")[1]
@@ -74,7 +75,7 @@ def test_the_configuration_in_the_docs_is_one(tmp_path):
 def test_every_path_in_the_docs_answers(tmp_path):
     table = re.findall(r"`(GET|POST) (/[^ `]*)`", OPERATIONS.read_text())
     assert len(table) >= 8
-    with quire_server.serving(tmp_path, "--operator-listen", "127.0.0.1:0") as server:
+    with quire_server.serving(tmp_path, "--operator-listen", "127.0.0.1:0", "--adapter-directory", tmp_path) as server:
         session = server.ask("/v1/sessions", {})[1]["id"]
         for method, path in table:
             path = path.replace("ID", session)
