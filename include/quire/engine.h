@@ -108,7 +108,7 @@ quire_code quire_engine_block_map(const quire_engine* engine, char* text, size_t
                                   size_t* length, quire_error* error);
 quire_code quire_engine_free_json(const quire_engine* engine, char* text, size_t text_bytes,
                                   size_t* length, quire_error* error);
-/// Reads a LoRA adapter as PEFT writes it (docs/lora.md): turns and sessions may name it from now on.
+/// Reads a LoRA adapter as PEFT writes it (docs/lora.md): calls and sessions may name it then.
 ///
 /// Errors: QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_UNSUPPORTED of its files, naming the field or the
 ///         tensor; QUIRE_INVALID_ARGUMENT the name; QUIRE_BUSY one of that name is loaded;
@@ -118,8 +118,8 @@ quire_code quire_engine_load_adapter(quire_engine* engine, const char* name, con
 /// No new turn finds it. Those that run with it end with it.
 /// Errors: QUIRE_NOT_FOUND
 quire_code quire_engine_unload_adapter(quire_engine* engine, const char* name, quire_error* error);
-/// Those that are loaded, by name, as a JSON array of {"name", "rank", "modules", "bytes"}. Text: as
-/// quire_engine_sessions_json
+/// Those that are loaded, by name, as a JSON array of {"name", "rank", "modules", "bytes"}. Text:
+/// as quire_engine_sessions_json
 quire_code quire_engine_adapters_json(const quire_engine* engine, char* text, size_t text_bytes,
                                       size_t* length, quire_error* error);
 /// The sessions, open or in the store, in the order of their names, as a JSON array of {"name",

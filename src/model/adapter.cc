@@ -26,7 +26,7 @@ constexpr std::string_view kUp = ".lora_B.weight";
 struct AdapterModule {
   std::string name;
   uint32_t layer;
-  std::vector<LowRankPart> AdapterLayer::* product;
+  std::vector<LowRank> AdapterLayer::* product;
   uint32_t inputs;
   uint32_t outputs;
   uint32_t first_column;
@@ -41,7 +41,7 @@ std::vector<AdapterModule> ModulesOf(const ModelConfig& model) {
   std::vector<AdapterModule> modules;
   for (uint32_t i = 0; i < model.layers; ++i) {
     const std::string at = fmt::format("model.layers.{}.", i);
-    const auto add = [&](const char* name, std::vector<LowRankPart> AdapterLayer::* product,
+    const auto add = [&](const char* name, std::vector<LowRank> AdapterLayer::* product,
                          uint32_t inputs, uint32_t outputs, uint32_t first_column = 0) {
       modules.push_back({at + name, i, product, inputs, outputs, first_column});
     };
@@ -99,7 +99,7 @@ class Adapter::Loader {
     AdapterModule module;
     const TensorInfo* down;
     const TensorInfo* up;
-    LowRankPart part{};
+    LowRank low_rank{};
   };
 
   std::unexpected<Error> Bad(ErrorCode code, std::string_view tensor, std::string_view why) const {
@@ -194,8 +194,8 @@ class Adapter::Loader {
       bytes += RoundUp(PackedBytes(matrix.n, matrix.k, matrix.type), kAdapterAlignment);
     };
     for (Found& found : found_) {
-      place(found.part.down, *found.down);
-      place(found.part.up, *found.up);
+      place(found.low_rank.down, *found.down);
+      place(found.low_rank.up, *found.up);
     }
     if (bytes > bytes_max) {
       return Fail(ErrorCode::kTooLarge,
@@ -211,17 +211,17 @@ class Adapter::Loader {
 
   Result<void> LoadModule(Found& found, Blake2b<32>& hash) {
     const AdapterModule& module = found.module;
-    LowRankPart& part = found.part;
-    part.first_column = module.first_column;
-    QUIRE_ASSIGN(part.scale, config_.ScaleOf(module.name, part.down.n, source_.path()));
+    LowRank& low_rank = found.low_rank;
+    low_rank.first_column = module.first_column;
+    QUIRE_ASSIGN(low_rank.scale, config_.ScaleOf(module.name, low_rank.down.n, source_.path()));
     hash.UpdateNumber(uint64_t{module.name.size()});
     hash.Update(module.name);
-    hash.UpdateNumber(std::bit_cast<uint32_t>(part.scale));
-    QUIRE_TRY(LoadMatrix(*found.down, part.down, hash));
-    QUIRE_TRY(LoadMatrix(*found.up, part.up, hash));
-    adapter_->rank_ = std::max(adapter_->rank_, part.down.n);
+    hash.UpdateNumber(std::bit_cast<uint32_t>(low_rank.scale));
+    QUIRE_TRY(LoadMatrix(*found.down, low_rank.down, hash));
+    QUIRE_TRY(LoadMatrix(*found.up, low_rank.up, hash));
+    adapter_->rank_ = std::max(adapter_->rank_, low_rank.down.n);
     ++adapter_->modules_;
-    (adapter_->layers_[module.layer].*module.product).push_back(part);
+    (adapter_->layers_[module.layer].*module.product).push_back(low_rank);
     return {};
   }
 

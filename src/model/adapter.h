@@ -25,7 +25,7 @@
 namespace quire::model {
 
 /// What is added to some outputs of a product: scale * up (down x).
-struct LowRankPart {
+struct LowRank {
   PackedMatrix down;          // A: [rank, inputs]
   PackedMatrix up;            // B: [columns, rank]
   uint32_t first_column = 0;  // of the product's outputs
@@ -34,10 +34,10 @@ struct LowRankPart {
 
 /// Parts of each product, of those of its modules that the adapter changes.
 struct AdapterLayer {
-  std::vector<LowRankPart> qkv{};
-  std::vector<LowRankPart> out{};
-  std::vector<LowRankPart> gate_up{};
-  std::vector<LowRankPart> down{};
+  std::vector<LowRank> qkv{};
+  std::vector<LowRank> out{};
+  std::vector<LowRank> gate_up{};
+  std::vector<LowRank> down{};
 };
 
 /// Threads: any, once it is loaded

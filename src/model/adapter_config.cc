@@ -43,10 +43,10 @@ bool SaysNothing(const Json& value) {
   return value.is_null() || value == false || (value.is_structured() && value.empty());
 }
 
-// Whole parts of a name at its end.
-bool EndsAs(std::string_view module, std::string_view parts) {
-  if (!module.ends_with(parts)) return false;
-  return module.size() == parts.size() || module[module.size() - parts.size() - 1] == '.';
+// Whole names between dots, at the end of a longer one.
+bool EndsAs(std::string_view module, std::string_view suffix) {
+  if (!module.ends_with(suffix)) return false;
+  return module.size() == suffix.size() || module[module.size() - suffix.size() - 1] == '.';
 }
 
 bool Fits(std::string_view module, std::string_view pattern) {

@@ -1,6 +1,7 @@
 #include "model/adapter_pass.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "model/layers.h"
 
@@ -66,26 +67,41 @@ void AdapterPass::GrowScratch(uint64_t values, uint32_t workers) {
   }
 }
 
-void AdapterPass::Add(uint32_t layer, std::vector<LowRankPart> AdapterLayer::* product,
+void AdapterPass::Add(uint32_t layer, std::vector<LowRank> AdapterLayer::* product,
                       const RowBlock<const float>& x, const RowBlock<float>& y, ComputeType round,
                       Executor& executor) {
   downs_.clear();
   ups_.clear();
   uint64_t inner = 0;
   uint64_t widest = std::max<uint64_t>(x.values, kPieceColumns);
+  ends_.clear();
   for (const Chunk& chunk : chunks_) {
-    for (const LowRankPart& part : chunk.adapter->layers()[layer].*product) {
-      downs_.push_back({&chunk, &part, inner, 0, part.down.n});
-      for (uint32_t at = 0; at < part.up.n; at += kPieceColumns) {
-        ups_.push_back({&chunk, &part, inner, at, std::min(kPieceColumns, part.up.n - at)});
+    for (const LowRank& low_rank : chunk.adapter->layers()[layer].*product) {
+      downs_.push_back({&chunk, &low_rank, inner, 0, low_rank.down.n});
+      for (uint32_t at = 0; at < low_rank.up.n; at += kPieceColumns) {
+        ups_.push_back({&chunk, &low_rank, inner, at, std::min(kPieceColumns, low_rank.up.n - at)});
       }
-      inner += uint64_t{chunk.rows} * part.down.n;
-      widest = std::max<uint64_t>(widest, part.up.k);
+      inner += uint64_t{chunk.rows} * low_rank.down.n;
+      widest = std::max<uint64_t>(widest, low_rank.up.k);
     }
+    ends_.emplace_back(downs_.size(), ups_.size());
   }
   if (downs_.empty()) return;
   if (inner_.size() < inner) inner_.resize(inner);
   GrowScratch(widest, executor.worker_count());  // here: an item may not run out of memory
+  if (chunks_.size() >= executor.worker_count()) {
+    // Enough for all workers as they are: to wake them once costs less than an even end gains.
+    executor.ParallelFor(static_cast<uint32_t>(chunks_.size()), [&](uint32_t i, uint32_t worker) {
+      const auto [down, up] = i == 0 ? std::pair<size_t, size_t>() : ends_[i - 1];
+      for (size_t at = down; at < ends_[i].first; ++at) {
+        MultiplyDown(downs_[at], x, scratch_[worker]);
+      }
+      for (size_t at = up; at < ends_[i].second; ++at) {
+        MultiplyUp(ups_[at], y, round, scratch_[worker]);
+      }
+    });
+    return;
+  }
   executor.ParallelFor(static_cast<uint32_t>(downs_.size()), [&](uint32_t item, uint32_t worker) {
     MultiplyDown(downs_[item], x, scratch_[worker]);
   });
@@ -97,7 +113,7 @@ void AdapterPass::Add(uint32_t layer, std::vector<LowRankPart> AdapterLayer::* p
 void AdapterPass::MultiplyDown(const Piece& piece, const RowBlock<const float>& x,
                                Scratch& scratch) {
   const Chunk& chunk = *piece.chunk;
-  const uint32_t rank = piece.part->down.n;
+  const uint32_t rank = piece.low_rank->down.n;
   const uint32_t first_row = rows_[chunk.first];
   const float* rows = x.row(first_row);
   if (rows_[chunk.first + chunk.rows - 1] - first_row != chunk.rows - 1) {
@@ -109,9 +125,9 @@ void AdapterPass::MultiplyDown(const Piece& piece, const RowBlock<const float>& 
   float* const inner = inner_.data() + piece.inner;
   for (uint32_t i = 0; i < chunk.rows; ++i) scratch.pointers[i] = inner + uint64_t{i} * rank;
   CallingThread here;
-  Matmul(piece.part->down, rows, std::span(scratch.pointers).first(chunk.rows), ComputeType::kF32,
-         scratch.matmul, here);
-  for (uint64_t i = 0; i < uint64_t{chunk.rows} * rank; ++i) inner[i] *= piece.part->scale;
+  Matmul(piece.low_rank->down, rows, std::span(scratch.pointers).first(chunk.rows),
+         ComputeType::kF32, scratch.matmul, here);
+  for (uint64_t i = 0; i < uint64_t{chunk.rows} * rank; ++i) inner[i] *= piece.low_rank->scale;
 }
 
 void AdapterPass::MultiplyUp(const Piece& piece, const RowBlock<float>& y, ComputeType round,
@@ -121,9 +137,10 @@ void AdapterPass::MultiplyUp(const Piece& piece, const RowBlock<float>& y, Compu
     scratch.pointers[i] = scratch.rows.data() + uint64_t{i} * piece.columns;
   }
   CallingThread here;
-  Matmul(Columns(piece.part->up, piece.first_column, piece.columns), inner_.data() + piece.inner,
-         std::span(scratch.pointers).first(chunk.rows), ComputeType::kF32, scratch.matmul, here);
-  const uint32_t column = piece.part->first_column + piece.first_column;
+  Matmul(Columns(piece.low_rank->up, piece.first_column, piece.columns),
+         inner_.data() + piece.inner, std::span(scratch.pointers).first(chunk.rows),
+         ComputeType::kF32, scratch.matmul, here);
+  const uint32_t column = piece.low_rank->first_column + piece.first_column;
   for (uint32_t i = 0; i < chunk.rows; ++i) {
     AddRow(scratch.pointers[i], piece.columns, round, y.row(rows_[chunk.first + i]) + column);
   }

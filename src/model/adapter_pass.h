@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model/adapter.h"
@@ -37,7 +38,7 @@ class AdapterPass {
   /// adapter has of a product of a layer. y is that product of the base model, rounded.
   ///
   /// Source: docs/numerics.md section 3
-  void Add(uint32_t layer, std::vector<LowRankPart> AdapterLayer::* product,
+  void Add(uint32_t layer, std::vector<LowRank> AdapterLayer::* product,
            const RowBlock<const float>& x, const RowBlock<float>& y, ComputeType round,
            Executor& executor);
 
@@ -48,12 +49,12 @@ class AdapterPass {
     uint32_t first;  // of rows_
     uint32_t rows;
   };
-  // Some outputs of one part for a chunk.
+  // Some outputs of one low-rank product for a chunk.
   struct Piece {
     const Chunk* chunk;
-    const LowRankPart* part;
+    const LowRank* low_rank;
     uint64_t inner;         // where down x begins in inner_
-    uint32_t first_column;  // of the part's outputs
+    uint32_t first_column;  // of its outputs
     uint32_t columns;
   };
   // Of one worker.
@@ -72,7 +73,8 @@ class AdapterPass {
   std::vector<Chunk> chunks_;
   std::vector<Piece> downs_;
   std::vector<Piece> ups_;
-  std::vector<float> inner_;  // of each chunk and part [chunk rows, rank]
+  std::vector<std::pair<size_t, size_t>> ends_;  // of each chunk's pieces in both
+  std::vector<float> inner_;                     // of each chunk and product [chunk rows, rank]
   std::vector<Scratch> scratch_;
 };
 

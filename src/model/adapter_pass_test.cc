@@ -37,17 +37,19 @@ float At(const PackedMatrix& matrix, uint32_t n, uint32_t k) {
 }
 
 // One row in plain loops, in the order of docs/numerics.md.
-void Judge(const LowRankPart& part, const float* x, ComputeType round, float* y) {
-  std::vector<float> inner(part.down.n);
-  for (uint32_t r = 0; r < part.down.n; ++r) {
+void Judge(const LowRank& low_rank, const float* x, ComputeType round, float* y) {
+  std::vector<float> inner(low_rank.down.n);
+  for (uint32_t r = 0; r < low_rank.down.n; ++r) {
     float sum = 0;
-    for (uint32_t k = 0; k < part.down.k; ++k) sum = std::fma(x[k], At(part.down, r, k), sum);
-    inner[r] = sum * part.scale;
+    for (uint32_t k = 0; k < low_rank.down.k; ++k)
+      sum = std::fma(x[k], At(low_rank.down, r, k), sum);
+    inner[r] = sum * low_rank.scale;
   }
-  for (uint32_t n = 0; n < part.up.n; ++n) {
+  for (uint32_t n = 0; n < low_rank.up.n; ++n) {
     float sum = 0;
-    for (uint32_t r = 0; r < part.up.k; ++r) sum = std::fma(inner[r], At(part.up, n, r), sum);
-    y[part.first_column + n] = RoundValue(round, y[part.first_column + n] + sum);
+    for (uint32_t r = 0; r < low_rank.up.k; ++r)
+      sum = std::fma(inner[r], At(low_rank.up, n, r), sum);
+    y[low_rank.first_column + n] = RoundValue(round, y[low_rank.first_column + n] + sum);
   }
 }
 
@@ -72,8 +74,8 @@ TEST(AdapterPass, EveryRowIsItsJudges) {
       std::vector<float> expected = y;
       for (uint32_t row = 0; row < rows; ++row) {
         if (adapters[row] == nullptr) continue;
-        for (const LowRankPart& part : adapters[row]->layers()[1].gate_up) {
-          Judge(part, x.data() + uint64_t{row} * config.hidden, type,
+        for (const LowRank& low_rank : adapters[row]->layers()[1].gate_up) {
+          Judge(low_rank, x.data() + uint64_t{row} * config.hidden, type,
                 expected.data() + uint64_t{row} * 2 * config.intermediate);
         }
       }

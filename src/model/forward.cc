@@ -71,7 +71,7 @@ class ForwardPass::Layers {
 
   // A product of the base model for all rows, then what adapters add to it for theirs.
   void Multiply(const PackedMatrix& matrix, const std::vector<float>& bias, Rows x, Rows y,
-                std::vector<LowRankPart> AdapterLayer::* adapted) {
+                std::vector<LowRank> AdapterLayer::* adapted) {
     operators_.Multiply(matrix, bias, x, y);
     if (scratch_.adapted.empty()) return;
     scratch_.adapted.Add(layer_, adapted, {operators_.Data(x), RowValues(config_, x)},

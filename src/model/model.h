@@ -101,7 +101,8 @@ class Model {
   /// and nothing else: the bits of each are those it would have alone, cut in any way.
   ///
   /// Errors:  kInvalidArgument names the item: no sequence or tokens, a token outside the
-  ///          vocabulary, an adapter of another model, a sequence twice, uncommitted rows, a cache of another shape or other
+  ///          vocabulary, an adapter of another model, a sequence twice, uncommitted
+  ///          rows, a cache of another shape or other
   ///          than that of item 0; kNoSpace no room; kUnsupported the backend's, or an
   ///          observer where passes are a device's; kCancelled
   /// Effects: on error every sequence has its committed length and nothing else; logits are

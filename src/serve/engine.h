@@ -78,7 +78,8 @@ class Engine {
   /// Takes a request in. Its time to the first token counts from here.
   ///
   /// Errors: kInvalidArgument what can never be run; kUnsupported it spills, and the engine streams
-  ///         nothing; kNoSpace requests_max; kNotFound no such session or adapter; kBusy the session's last
+  ///         nothing; kNoSpace requests_max; kNotFound no such session or adapter; kBusy the
+  ///         session's last
   ///         request has not finished. What shows later comes as a Response that says kFailed
   Result<RequestId> Submit(Request request);
   /// Ends a request at the next Tick. False: it has ended, or there is none.
@@ -102,8 +103,9 @@ class Engine {
   /// A session keeps the name and digest of its adapter: a turn fails with kNotFound while none of
   /// that name is loaded, and with kUnsupported while that is another one.
   ///
-  /// Errors: kNoSpace sessions_max; kNotFound no such adapter; kInvalidArgument, kBusy and kNotFound
-  ///         the name, as SessionStore::ClaimNew and ClaimStored. After an error `settled` is not called
+  /// Errors: kNoSpace sessions_max; kNotFound no such adapter; kInvalidArgument, kBusy and
+  ///         kNotFound the name, as SessionStore::ClaimNew and ClaimStored. After an error
+  ///         `settled` is not called
   Result<SessionId> OpenSession(const SessionOptions& options, OnSettled settled = {});
   /// A second session with the same text and sampler; shares what the first one holds. Where its
   /// file cannot be written it goes on in memory. `settled` hears kCancelled where it was ended

@@ -29,7 +29,8 @@ class Retainer {
   void SetDomain(TenantId tenant, TenantId domain);
 
   /// Keeps what the hints of a request ask for, of the tokens that it has computed so far: whole
-  /// blocks, those at the front where not all may be kept. One outcome for each hint, in order. `adapter`:
+  /// blocks, those at the front where not all may be kept. One outcome for each hint, in order.
+  /// `adapter`:
   /// which computed them; null: the base model.
   std::vector<RetainOutcome> Apply(const Request& request, TenantId tenant,
                                    const ServedAdapter* adapter, std::span<const TokenId> computed);

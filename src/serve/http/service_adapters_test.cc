@@ -1,5 +1,5 @@
-// Adapters over HTTP: named as models, listed, loaded and unloaded by the operator alone and from one
-// directory alone.
+// Adapters over HTTP: named as models, listed, loaded and unloaded by the operator alone and
+// from one directory alone.
 #include <gtest/gtest.h>
 
 #include <filesystem>
