@@ -98,7 +98,7 @@ Result<RemoteRates> MeasureRemote(const RemoteAddress& address, const MeasureOpt
     memory[i].resize(options.record_bytes);
     out[i] = memory[i];
   }
-  // Answers may come in another order, so two may be read into the same memory, one after the other.
+  // Answers may come in another order: two may be read into one memory, one after the other.
   rates.get = Measure(records, options, clock, [&](uint64_t number) {
     const size_t at = number % options.depth;
     records.Get({.identity = IdentityOf(number, tokens),
