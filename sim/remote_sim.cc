@@ -152,7 +152,7 @@ class RemoteSim {
     clock_.Advance(prng_.NextBelow(4000));
   }
 
-  // What was being erased there is not confirmed to anybody.
+  // An erasure that was under way there is never confirmed.
   void Restart(Machine& machine) {
     ++report_.crashes;
     for (const auto& [tag, asked] : machine.asked) erasing_.erase(tag);

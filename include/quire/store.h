@@ -132,9 +132,9 @@ struct NamespaceUsage {
 
 /// A store: a directory, owned by one process at a time, or a connection to its owner.
 ///
-/// Put, Get, Exists, Remove, Erase and Flush hand in a batch and return its number at once; failures
-/// are in the results. A batch ends once: in the call of Wait for it, else in Drain. Batches that are
-/// under way at the same time take effect in any order.
+/// Put, Get, Exists, Remove, Erase and Flush hand in a batch and return its number at once;
+/// failures are in the results. A batch ends once: in the call of Wait for it, else in Drain.
+/// Batches that are under way at the same time take effect in any order.
 ///
 /// Names:    namespaces do not see each other's keys. Each is written to files of its own, so there
 ///           should be fewer of them than a quarter of bytes_cap / (2 * block_bytes_max)

@@ -12,7 +12,7 @@
 namespace quire {
 
 /// Pages of a file without a name, whose length is sealed: neither process can cut off what the
-/// other one reads, which would kill it. Pages that nobody has written take no memory.
+/// other one reads, which would kill it. Pages that neither has written take no memory.
 ///
 /// Threads: any; what two write at once is theirs to order
 class SharedMemory {

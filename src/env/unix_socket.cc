@@ -36,7 +36,7 @@ const sockaddr* Generic(const sockaddr_un& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-/// Whether a name that is there may be replaced: nobody listens at it.
+/// Whether a name that is there may be replaced: no process listens at it.
 Result<void> CheckLeft(const std::string& path) {
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) {

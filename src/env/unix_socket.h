@@ -30,7 +30,7 @@ class UnixSocket {
     Descriptor descriptor{};  // that came with it
   };
 
-  /// Errors: kNotFound no such socket, or nobody listens at it; kInvalidArgument a path that no
+  /// Errors: kNotFound no such socket, or no process listens at it; kInvalidArgument a path that no
   ///         socket can have; kIo, also without the permission
   static Result<UnixSocket> Connect(const std::string& path);
   explicit UnixSocket(Descriptor socket) : socket_(std::move(socket)) {}
@@ -44,7 +44,7 @@ class UnixSocket {
   /// Waits until there is something to receive. False: not in time.
   bool AwaitPacket(uint64_t timeout_us) const;
 
-  /// Who is at the other end, as the system says.
+  /// The process at the other end, as the system says.
   Peer peer() const;
   int descriptor() const { return socket_.get(); }
 
@@ -61,7 +61,7 @@ class UnixListener {
   };
 
   /// A name that is left of a process that died is replaced.
-  /// Errors: kInvalidArgument a path that no socket can have, or of something else; kBusy somebody
+  /// Errors: kInvalidArgument a path that no socket can have, or of something else; kBusy a process
   ///         listens there; kNotFound no such directory; kIo
   static Result<std::unique_ptr<UnixListener>> Listen(const std::string& path,
                                                       const Access& access);
@@ -69,7 +69,7 @@ class UnixListener {
   UnixListener(const UnixListener&) = delete;
   UnixListener& operator=(const UnixListener&) = delete;
 
-  /// Nothing: nobody has connected.
+  /// Nothing: no process has connected.
   std::optional<UnixSocket> Accept();
   int descriptor() const { return socket_.get(); }
 
