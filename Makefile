@@ -4,9 +4,9 @@ CONFIGURE = test -f build/$(1)/build.ninja || cmake --preset $(1)
 BUILD = $(call CONFIGURE,$(1)) && cmake --build --preset $(1)
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.c' '*.cc' '*.cu' | sort -u
 BENCHES := attention blocks cascade cache codec index model pool
-# The layers whose suites find most in a second under ASan: threads, memory, the disk and what parses,
+# The layers whose suites find most in a second under ASan: threads, memory, the disk, sockets and what parses,
 # and no kernels, which take as long to compile as all of these.
-QUICK := $(addsuffix _test,base env index evict quota pool tier store text)
+QUICK := $(addsuffix _test,base env index evict quota pool tier remote store text)
 FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc src/*/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local

@@ -106,6 +106,7 @@ Result<uint64_t> BudgetLeases::Take(const std::string& owner, uint64_t bytes, ui
     QUIRE_TRY(CheckFits(bytes, 0));
     rest = whole_bytes_ - leased() - bytes;
   }
+  engine_.SetLeased(true);
   QUIRE_TRY(Fit(rest, wait_us));
   MutexLock lock(mutex_);
   const uint64_t id = next_id_++;
@@ -174,6 +175,7 @@ Result<void> BudgetLeases::Resize(uint64_t hot_bytes) {
 
 void BudgetLeases::EndTurn() {
   MutexLock lock(mutex_);
+  engine_.SetLeased(cache_bytes_ != whole_bytes_);
   changing_ = false;
   changed_.NotifyAll();
 }

@@ -135,6 +135,12 @@ class Engine {
   /// outside_retry_us (a tenth of a second where that is 0). Try again then, and ask again if that
   /// was not enough.
   void GiveWay() { mailbox_.GiveWay(); }
+  /// While a part of the cache is leased, requests that cannot fit into the rest wait for the end of
+  /// the lease.
+  void SetLeased(bool leased) {
+    state_.leased.store(leased, std::memory_order_relaxed);
+    mailbox_.MoreRoom();
+  }
 
   /// For an operator who wants memory now: a request that runs goes on with a context that streams
   /// from the store, until memory has room again; a session that idles lets its sequence go, whose
@@ -174,6 +180,7 @@ class Engine {
   void Take(SessionReadCommand command);
   void Take(const SetTenantCommand& command);
   void Take(const GiveWayCommand&) { preemption_.GiveWay(); }
+  void Take(const MoreRoomCommand&) { waiting_.WakeForRoom(); }
   void Take(DemoteCommand command);
   Result<void> Demote(RequestId request);
   template <typename SessionCommand>  // any other

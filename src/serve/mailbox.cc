@@ -159,6 +159,11 @@ void Mailbox::GiveWay() {
   Send(GiveWayCommand{});
 }
 
+void Mailbox::MoreRoom() {
+  MutexLock lock(mutex_);
+  Send(MoreRoomCommand{});
+}
+
 void Mailbox::Demote(DemoteCommand command) {
   MutexLock lock(mutex_);
   Send(std::move(command));

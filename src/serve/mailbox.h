@@ -95,6 +95,8 @@ struct DemoteCommand {
   OnSettled settled;
 };
 struct GiveWayCommand {};
+/// The cache may have become larger.
+struct MoreRoomCommand {};
 // What the store of sessions has to say.
 struct SessionSettledCommand {
   SessionId id;    // whose file was to be written; none: files were to be removed
@@ -105,9 +107,10 @@ struct SessionReadCommand {
   SessionId id;
   Result<SessionRecord> record;
 };
-using Command = std::variant<SubmitCommand, CancelCommand, OpenSessionCommand, ForkSessionCommand,
-                             EndSessionCommand, EndTenantCommand, SetTenantCommand, DemoteCommand,
-                             GiveWayCommand, SessionSettledCommand, SessionReadCommand>;
+using Command =
+    std::variant<SubmitCommand, CancelCommand, OpenSessionCommand, ForkSessionCommand,
+                 EndSessionCommand, EndTenantCommand, SetTenantCommand, DemoteCommand,
+                 GiveWayCommand, MoreRoomCommand, SessionSettledCommand, SessionReadCommand>;
 
 struct MailboxLimits {
   uint32_t requests_max;  // whose Response was not taken yet
@@ -141,6 +144,7 @@ class Mailbox {
   void EndSessionsOf(TenantId tenant, std::string name, OnSettled settled);
   void SetTenant(const TenantShare& share);
   void GiveWay();
+  void MoreRoom();
   void Demote(DemoteCommand command);
   /// Whoever turns the engine looks at it again.
   void Wake();

@@ -122,7 +122,8 @@ bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
   const bool others_load = state_.holders() > state_.tasks.running().size();
   if (other != nullptr) {
     Preempt(*other, Waits::kRoom);
-  } else if (state_.options.outside_retry_us > 0 || others_load) {
+  } else if (state_.options.outside_retry_us > 0 || others_load ||
+             state_.leased.load(std::memory_order_relaxed)) {
     Preempt(task, Waits::kRoom);
   } else if (task.starts_whole()) {
     task.Fail(error);

@@ -115,6 +115,9 @@ void Starter::Look(Task& task) {
       continue;
     }
     if (no_room && waiting_.CanWaitForRoom()) return waiting_.WaitForRoom(task);
+    if (too_large && state_.leased.load(std::memory_order_relaxed)) {
+      return waiting_.WaitForRoom(task);
+    }
     return task.Fail(std::move(started).error());
   }
 }

@@ -2,6 +2,7 @@
 #ifndef QUIRE_SERVE_STATE_H_
 #define QUIRE_SERVE_STATE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -60,6 +61,8 @@ struct EngineState {
   const Clock& clock;
   Mailbox& mailbox;
   SessionKeeper& keeper;
+  // A part of the cache is leased (BudgetLeases): what fits without the lease waits for its end.
+  std::atomic<bool> leased = false;
   const EngineOptions options;
   const uint32_t query_heads = 1;  // of the model's layers
   const bool steps_aside = false;  // those that stream are not stepped with others (Streamer)
