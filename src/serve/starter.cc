@@ -98,6 +98,8 @@ void Starter::Look(Task& task) {
   }
   bool reuse = task.request().reuses();
   while (true) {
+    // Before or after the attempt: its end wakes what waits after that.
+    bool leased = state_.leased.load(std::memory_order_acquire);
     auto started = Start(task, reuse);
     if (started) return;
     // Who takes free room alone waits for nobody: what others give back is cached, not free.
@@ -114,8 +116,8 @@ void Starter::Look(Task& task) {
       reuse = false;
       continue;
     }
-    if (no_room && waiting_.CanWaitForRoom()) return waiting_.WaitForRoom(task);
-    if (too_large && state_.leased.load(std::memory_order_relaxed)) {
+    leased = leased || state_.leased.load(std::memory_order_acquire);
+    if ((no_room && waiting_.CanWaitForRoom()) || ((no_room || too_large) && leased)) {
       return waiting_.WaitForRoom(task);
     }
     return task.Fail(std::move(started).error());
