@@ -139,6 +139,7 @@ class Engine {
   /// the lease.
   void SetLeased(bool leased) {
     state_.leased.store(leased, std::memory_order_relaxed);
+    state_.lease_changes.fetch_add(1, std::memory_order_acq_rel);
     mailbox_.MoreRoom();
   }
 

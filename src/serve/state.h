@@ -63,6 +63,7 @@ struct EngineState {
   SessionKeeper& keeper;
   // A part of the cache is leased (BudgetLeases): what fits without the lease waits for its end.
   std::atomic<bool> leased = false;
+  std::atomic<uint64_t> lease_changes = 0;  // leases that began or ended
   const EngineOptions options;
   const uint32_t query_heads = 1;  // of the model's layers
   const bool steps_aside = false;  // those that stream are not stepped with others (Streamer)
