@@ -135,7 +135,8 @@ class Engine {
   /// outside_retry_us (a tenth of a second where that is 0). Try again then, and ask again if that
   /// was not enough.
   void GiveWay() { mailbox_.GiveWay(); }
-  /// While a part of the cache is leased, requests that cannot fit into the rest wait for the end of
+  /// While a part of the cache is leased, requests that cannot fit into the rest wait for the end
+  /// of
   /// the lease.
   void SetLeased(bool leased) {
     state_.leased.store(leased, std::memory_order_relaxed);
