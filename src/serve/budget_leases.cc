@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "serve/driver.h"
+
 namespace quire::serve {
 namespace {
 
@@ -106,7 +108,9 @@ Result<uint64_t> BudgetLeases::Take(const std::string& owner, uint64_t bytes, ui
     QUIRE_TRY(CheckFits(bytes, 0));
     rest = whole_bytes_ - leased() - bytes;
   }
-  engine_.SetLeased(true);
+  auto settling = MakeSettling();
+  engine_.SetLeased(true, std::move(settling.settled));
+  QUIRE_TRY(settling.outcome.get());
   QUIRE_TRY(Fit(rest, wait_us));
   MutexLock lock(mutex_);
   const uint64_t id = next_id_++;
@@ -174,8 +178,13 @@ Result<void> BudgetLeases::Resize(uint64_t hot_bytes) {
 }
 
 void BudgetLeases::EndTurn() {
+  bool is_whole = false;
+  {
+    MutexLock lock(mutex_);
+    is_whole = cache_bytes_ == whole_bytes_;
+  }
+  engine_.SetLeased(!is_whole);  // before the next change, which may begin a lease
   MutexLock lock(mutex_);
-  engine_.SetLeased(cache_bytes_ != whole_bytes_);
   changing_ = false;
   changed_.NotifyAll();
 }

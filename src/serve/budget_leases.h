@@ -28,7 +28,10 @@ struct BudgetLease {
 /// than is left, the engine preempts them, one after the other, until `wait_us` are over; they
 /// go on when there is room. Memory beyond the cache's part goes back to the system.
 ///
-/// Threads:  any but the one that turns the engine, which another one does; changes take turns
+/// Requests that do not fit beside the leases wait for their end.
+///
+/// Threads:  any but the one that turns the engine, which another one does until the last Take has
+///           returned; one change at a time, the others wait
 /// Lifetime: engine and cache must outlive it; nothing else may resize the cache
 class BudgetLeases {
  public:

@@ -21,11 +21,20 @@ class BudgetLeasesTest : public EngineTest {
     Make(blocks);
     whole_ = cache_->stats().hot_bytes_limit;
     leases_.emplace(*engine_, *cache_, SystemClock());
+    driver_.emplace(*engine_);
+  }
+  Response Await(RequestId id) {
+    std::optional<Response> response;
+    while (auto event = engine_->Await(id)) {
+      if (auto* const end = std::get_if<Response>(&*event)) response = std::move(*end);
+    }
+    return std::move(response).value();
   }
   uint64_t limit() const { return cache_->stats().hot_bytes_limit; }
 
   uint64_t whole_ = 0;
   std::optional<BudgetLeases> leases_;
+  std::optional<Driver> driver_;
 };
 
 TEST_F(BudgetLeasesTest, TakesBytesChangesThemAndGivesThemBack) {
@@ -93,31 +102,37 @@ TEST_F(BudgetLeasesTest, RequestsThatRunGiveWayAndAnswerAsIfNobodyHadAsked) {
   }
   const std::vector<Response> alone = RunAll(*engine_, requests);
   Start(64);
-  {
-    const Driver driver(*engine_);
-    std::vector<RequestId> ids;
-    for (const Request& request : requests) ids.push_back(engine_->Submit(request).value());
-    uint64_t taken = 0;
-    for (int i = 0; i < 20; ++i) {
-      const auto id = leases_->Take("training", whole_ / 4 * 3, 5'000'000);
-      if (!id) continue;
-      ++taken;
-      EXPECT_LE(cache_->stats().hot_bytes_used, whole_ - whole_ / 4 * 3);
-      ASSERT_TRUE(leases_->End(*id).has_value());
-    }
-    EXPECT_GT(taken, 0u);
-    for (size_t i = 0; i < ids.size(); ++i) {
-      std::optional<Response> response;
-      while (auto event = engine_->Await(ids[i])) {
-        if (auto* const end = std::get_if<Response>(&*event)) response = std::move(*end);
-      }
-      ASSERT_TRUE(response.has_value());
-      EXPECT_EQ(response->finish, Finish::kLength) << response->error.message;
-      EXPECT_EQ(response->logits_digest, alone[i].logits_digest) << i;
-    }
+  std::vector<RequestId> ids;
+  for (const Request& request : requests) ids.push_back(engine_->Submit(request).value());
+  for (int i = 0; i < 20; ++i) {
+    const uint64_t id = leases_->Take("training", whole_ / 4 * 3, 60'000'000).value();
+    EXPECT_LE(cache_->stats().hot_bytes_used, whole_ - whole_ / 4 * 3);
+    ASSERT_TRUE(leases_->End(id).has_value());
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Response response = Await(ids[i]);
+    EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
+    EXPECT_EQ(response.logits_digest, alone[i].logits_digest) << i;
   }
   leases_->Settle();
   EXPECT_EQ(limit(), whole_);
+}
+
+TEST_F(BudgetLeasesTest, ARequestThatDoesNotFitBesideALeaseWaitsForItsEnd) {
+  Start(64);
+  const uint64_t most = leases_->Take("training", whole_ / 8 * 7, 0).value();
+  const RequestId id = engine_->Submit({.prompt = SomeTokens(400, 1), .max_tokens = 4}).value();
+  for (int i = 0; i < 3; ++i) driver_->Sequences();  // so many ticks
+  EXPECT_EQ(driver_->stats().waiting, 1u);
+  // Room enough beside a smaller lease.
+  ASSERT_TRUE(leases_->Change(most, whole_ / 8, 0).has_value());
+  EXPECT_EQ(Await(id).finish, Finish::kLength);
+  // What the whole budget does not hold is refused as before, once it is whole.
+  const RequestId never = engine_->Submit({.prompt = SomeTokens(2000, 2), .max_tokens = 4}).value();
+  for (int i = 0; i < 3; ++i) driver_->Sequences();
+  EXPECT_EQ(driver_->stats().waiting, 1u);
+  ASSERT_TRUE(leases_->End(most).has_value());
+  EXPECT_EQ(Await(never).error.code, ErrorCode::kTooLarge);
 }
 
 TEST_F(BudgetLeasesTest, AnyThreadMayTakeChangeAndEnd) {

@@ -196,6 +196,12 @@ void Engine::EndSessionsOf(TenantId tenant, OnSettled settled) {
   mailbox_.EndSessionsOf(tenant, stats ? stats->name : std::string(), std::move(settled));
 }
 
+void Engine::Take(LeaseCommand command) {
+  state_.leased = command.leased;
+  waiting_.WakeForRoom();
+  if (command.settled) command.settled({});
+}
+
 TickReport Engine::Tick() {
   TakeCommands();
   const uint64_t now_us = components_.clock.NowMicros();

@@ -79,8 +79,8 @@ class Engine {
   ///
   /// Errors: kInvalidArgument what can never be run; kUnsupported it spills, and the engine streams
   ///         nothing; kNoSpace requests_max; kNotFound no such session or adapter; kBusy the
-  ///         session's last
-  ///         request has not finished. What shows later comes as a Response that says kFailed
+  ///         session's last request has not finished. What shows later comes as a Response that
+  ///         says kFailed
   Result<RequestId> Submit(Request request);
   /// Ends a request at the next Tick. False: it has ended, or there is none.
   bool Cancel(RequestId id, CancelledTurn turn = CancelledTurn::kStands) {
@@ -135,13 +135,11 @@ class Engine {
   /// outside_retry_us (a tenth of a second where that is 0). Try again then, and ask again if that
   /// was not enough.
   void GiveWay() { mailbox_.GiveWay(); }
-  /// While a part of the cache is leased, requests that cannot fit into the rest wait for the end
-  /// of
-  /// the lease.
-  void SetLeased(bool leased) {
-    state_.leased.store(leased, std::memory_order_relaxed);
-    state_.lease_changes.fetch_add(1, std::memory_order_acq_rel);
-    mailbox_.MoreRoom();
+  /// While a part of the cache is leased, requests that do not fit into the rest wait. True: before
+  /// the cache gets smaller, which waits for `settled`. False: once it is whole again. Either way
+  /// the engine looks at all waiting requests again.
+  void SetLeased(bool leased, OnSettled settled = {}) {
+    mailbox_.SetLeased({.leased = leased, .settled = std::move(settled)});
   }
 
   /// For an operator who wants memory now: a request that runs goes on with a context that streams
@@ -182,7 +180,7 @@ class Engine {
   void Take(SessionReadCommand command);
   void Take(const SetTenantCommand& command);
   void Take(const GiveWayCommand&) { preemption_.GiveWay(); }
-  void Take(const MoreRoomCommand&) { waiting_.WakeForRoom(); }
+  void Take(LeaseCommand command);
   void Take(DemoteCommand command);
   Result<void> Demote(RequestId request);
   template <typename SessionCommand>  // any other

@@ -159,9 +159,9 @@ void Mailbox::GiveWay() {
   Send(GiveWayCommand{});
 }
 
-void Mailbox::MoreRoom() {
+void Mailbox::SetLeased(LeaseCommand command) {
   MutexLock lock(mutex_);
-  Send(MoreRoomCommand{});
+  Send(std::move(command));
 }
 
 void Mailbox::Demote(DemoteCommand command) {

@@ -95,8 +95,10 @@ struct DemoteCommand {
   OnSettled settled;
 };
 struct GiveWayCommand {};
-/// The cache may have become larger.
-struct MoreRoomCommand {};
+struct LeaseCommand {
+  bool leased;  // a part of the cache, from now on
+  OnSettled settled;
+};
 // What the store of sessions has to say.
 struct SessionSettledCommand {
   SessionId id;    // whose file was to be written; none: files were to be removed
@@ -110,7 +112,7 @@ struct SessionReadCommand {
 using Command =
     std::variant<SubmitCommand, CancelCommand, OpenSessionCommand, ForkSessionCommand,
                  EndSessionCommand, EndTenantCommand, SetTenantCommand, DemoteCommand,
-                 GiveWayCommand, MoreRoomCommand, SessionSettledCommand, SessionReadCommand>;
+                 GiveWayCommand, LeaseCommand, SessionSettledCommand, SessionReadCommand>;
 
 struct MailboxLimits {
   uint32_t requests_max;  // whose Response was not taken yet
@@ -144,7 +146,7 @@ class Mailbox {
   void EndSessionsOf(TenantId tenant, std::string name, OnSettled settled);
   void SetTenant(const TenantShare& share);
   void GiveWay();
-  void MoreRoom();
+  void SetLeased(LeaseCommand command);
   void Demote(DemoteCommand command);
   /// Whoever turns the engine looks at it again.
   void Wake();

@@ -84,7 +84,7 @@ void Preemption::LookAtReaders(uint64_t now_us) {
   waiting_.WakeForPrefix();  // of those that stand still
 }
 
-// Where the engine was told of nobody else on the budget: long enough to take what it gave.
+// Without outside_retry_us: long enough for the caller to take what the request gave.
 constexpr uint64_t kRetryUs = 100'000;
 
 void Preemption::GiveWay() {
@@ -122,8 +122,7 @@ bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
   const bool others_load = state_.holders() > state_.tasks.running().size();
   if (other != nullptr) {
     Preempt(*other, Waits::kRoom);
-  } else if (state_.options.outside_retry_us > 0 || others_load ||
-             state_.leased.load(std::memory_order_relaxed)) {
+  } else if (state_.options.outside_retry_us > 0 || others_load || state_.leased) {
     Preempt(task, Waits::kRoom);
   } else if (task.starts_whole()) {
     task.Fail(error);

@@ -98,7 +98,6 @@ void Starter::Look(Task& task) {
   }
   bool reuse = task.request().reuses();
   while (true) {
-    const uint64_t changes = state_.lease_changes.load(std::memory_order_acquire);
     auto started = Start(task, reuse);
     if (started) return;
     // Who takes free room alone waits for nobody: what others give back is cached, not free.
@@ -115,10 +114,7 @@ void Starter::Look(Task& task) {
       reuse = false;
       continue;
     }
-    // A lease now, or one that ended during the attempt: its end wakes what waits after that.
-    const bool leased = state_.leased.load(std::memory_order_acquire) ||
-                        state_.lease_changes.load(std::memory_order_acquire) != changes;
-    if ((no_room && waiting_.CanWaitForRoom()) || ((no_room || too_large) && leased)) {
+    if ((no_room && waiting_.CanWaitForRoom()) || (too_large && state_.leased)) {
       return waiting_.WaitForRoom(task);
     }
     return task.Fail(std::move(started).error());

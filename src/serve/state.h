@@ -2,7 +2,6 @@
 #ifndef QUIRE_SERVE_STATE_H_
 #define QUIRE_SERVE_STATE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -61,9 +60,6 @@ struct EngineState {
   const Clock& clock;
   Mailbox& mailbox;
   SessionKeeper& keeper;
-  // A part of the cache is leased (BudgetLeases): what fits without the lease waits for its end.
-  std::atomic<bool> leased = false;
-  std::atomic<uint64_t> lease_changes = 0;  // leases that began or ended
   const EngineOptions options;
   const uint32_t query_heads = 1;  // of the model's layers
   const bool steps_aside = false;  // those that stream are not stepped with others (Streamer)
@@ -71,6 +67,8 @@ struct EngineState {
   TaskTable tasks{};
   std::map<RequestId, Loading> loads{};  // of `tasks`
   bool may_start = false;                // something changed for a waiting request
+  // A part of the cache is leased (BudgetLeases): a request that does not fit into the rest waits.
+  bool leased = false;
   EngineStats stats{};
 
   /// Its steps are its own (Streamer).

@@ -105,7 +105,7 @@ void Waiting::WakeForPrefix() {
 
 bool Waiting::CanWaitForRoom() const {
   return !state_.tasks.running().empty() || !state_.loads.empty() || state_.keeper.any_sequence() ||
-         state_.options.outside_retry_us > 0 || state_.leased.load(std::memory_order_relaxed);
+         state_.options.outside_retry_us > 0 || state_.leased;
 }
 
 void Waiting::WaitForRoom(Task& task) {
