@@ -11,7 +11,7 @@ find_package(spdlog REQUIRED)          # spdlog::spdlog
 find_package(ZLIB REQUIRED)            # ZLIB::ZLIB
 find_package(Boost 1.81 REQUIRED)      # Boost::headers: Asio and Beast
 find_package(OpenSSL REQUIRED)         # OpenSSL::SSL, OpenSSL::Crypto
-find_package(CURL REQUIRED)            # CURL::libcurl
+find_package(CURL REQUIRED)            # its headers alone (src/remote/libcurl.h)
 find_package(prometheus-cpp REQUIRED)  # prometheus-cpp::core
 find_package(GTest REQUIRED)           # GTest::gtest_main, GTest::gmock
 find_package(rapidcheck REQUIRED)      # rapidcheck, rapidcheck_gtest

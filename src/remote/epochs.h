@@ -25,7 +25,7 @@ struct EpochTable {
   Incarnation incarnation{};
   std::map<tier::PublisherId, uint64_t> epochs{};
 
-  /// One for objects that nobody has written yet.
+  /// The first table of a remote.
   static EpochTable New();
 
   uint64_t EpochOf(const tier::PublisherId& publisher) const;

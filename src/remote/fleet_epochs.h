@@ -27,8 +27,8 @@ struct FleetEpochTimes {
 /// The table of the fleet as far as this machine knows it. It asks for nothing itself: its owner
 /// sends what Next says and hands over the reply.
 ///
-/// An epoch that was known once never falls, whatever is read: who finds a table that lost some
-/// writes them again.
+/// An epoch that was known once never falls, whatever is read: a machine that finds a table
+/// without it writes it again.
 ///
 /// Threads: EpochOf any; the rest one at a time
 class FleetEpochs {
@@ -62,7 +62,7 @@ class FleetEpochs {
   struct Raise {
     tier::PublisherId publisher{};
     uint64_t epoch = 0;
-    uint64_t tag = 0;           // 0: nobody waits
+    uint64_t tag = 0;           // 0: no caller waits
     uint64_t begun_us = 0;      //
     uint64_t written_us = 0;    // 0: not yet
     uint64_t confirmed_us = 0;  // a read that began later has it

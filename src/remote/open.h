@@ -15,7 +15,7 @@ namespace quire::remote {
 struct RemoteRequest {
   std::string address{};
   std::string fleet_key_file{};   // empty: none
-  Digest own_secret{};            // what stands in for a fleet's key: nobody else has it
+  Digest own_secret{};            // of this machine alone, in place of a fleet's key
   bool outlives_process = false;  // that secret
 };
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint64_t kPauseMinUs = 250'000;  // of a node that failed
 constexpr uint64_t kPauseMaxUs = 8'000'000;
-constexpr uint64_t kParkedUs = 1'500'000;  // while it is not known who has what
+constexpr uint64_t kParkedUs = 1'500'000;  // while it is not known which node has which slot
 constexpr uint32_t kRedirectsMax = 5;
 constexpr int kPollMs = 50;  // while something is under way, whose time may run out
 constexpr int kIdleMs = 1000;
@@ -96,7 +96,7 @@ class RedisLoop {
   bool discovering_ = false;
   uint64_t next_discovery_us_ = 0;
   size_t next_seed_ = 0;
-  std::deque<RedisCommand> parked_;  // until it is known who has what
+  std::deque<RedisCommand> parked_;  // until it is known which node has which slot
 };
 
 std::string RedisLoop::KeyOf(const ObjectRequest& request) const {

@@ -33,7 +33,7 @@ class RedisSlotMap {
   /// Takes the answer of CLUSTER SLOTS of a node. False: it is none, and nothing changes.
   bool Take(const RespValue& slots, const HostAndPort& from);
   void Move(uint32_t slot, const HostAndPort& to);
-  /// Null: nobody is known to have it.
+  /// Null: no node is known to have it.
   const HostAndPort* OwnerOf(uint32_t slot) const {
     return owners_[slot] == kNone ? nullptr : &nodes_[owners_[slot]];
   }

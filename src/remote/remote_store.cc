@@ -144,7 +144,7 @@ StoreStats RemoteStore::Stats() const {
   if (local_ != nullptr) {
     stats = local_->Stats();
   } else {
-    stats.bytes_cap = ~uint64_t{0};  // nobody says
+    stats.bytes_cap = ~uint64_t{0};  // a remote does not say
   }
   const RemoteUse remote = remote_->use();
   stats.loads_pending += remote.reading;

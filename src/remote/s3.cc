@@ -1,6 +1,5 @@
 #include "remote/s3.h"
 
-#include <curl/curl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "remote/libcurl.h"
 #include "remote/object_queue.h"
 #include "remote/s3_xml.h"
 
@@ -112,23 +112,23 @@ ObjectOutcome OutcomeOf(long status, std::string_view code) {
 /// What runs on the thread.
 class S3Loop {
  public:
-  S3Loop(Bucket bucket, ObjectQueue& queue)
-      : bucket_(std::move(bucket)), queue_(queue), multi_(curl_multi_init()) {
-    curl_multi_setopt(multi_, CURLMOPT_MAXCONNECTS, long{2 * kUnderWayMax});
+  S3Loop(const Libcurl& curl, Bucket bucket, ObjectQueue& queue)
+      : curl_(curl), bucket_(std::move(bucket)), queue_(queue), multi_(curl_.multi_init()) {
+    curl_.multi_setopt(multi_, CURLMOPT_MAXCONNECTS, long{2 * kUnderWayMax});
   }
   ~S3Loop() {
     for (auto& [easy, call] : calls_) {
-      curl_multi_remove_handle(multi_, easy);
-      curl_slist_free_all(call.headers);
-      curl_easy_cleanup(easy);
+      curl_.multi_remove_handle(multi_, easy);
+      curl_.slist_free_all(call.headers);
+      curl_.easy_cleanup(easy);
     }
-    for (CURL* const easy : spare_) curl_easy_cleanup(easy);
-    curl_multi_cleanup(multi_);
+    for (CURL* const easy : spare_) curl_.easy_cleanup(easy);
+    curl_.multi_cleanup(multi_);
   }
   S3Loop(const S3Loop&) = delete;
   S3Loop& operator=(const S3Loop&) = delete;
 
-  void Wake() { curl_multi_wakeup(multi_); }
+  void Wake() { curl_.multi_wakeup(multi_); }
   void Run();
 
  private:
@@ -138,6 +138,7 @@ class S3Loop {
   void End(CURL* easy, CURLcode result);
   ObjectReply ReplyOf(Call& call, long status);
 
+  const Libcurl& curl_;
   const Bucket bucket_;
   ObjectQueue& queue_;
   CURLM* const multi_;
@@ -169,23 +170,23 @@ std::string S3Loop::UrlOf(const ObjectRequest& request) const {
 void S3Loop::SetUp(Call& call) {
   CURL* const easy = call.easy;
   const ObjectRequest& request = call.request;
-  curl_easy_setopt(easy, CURLOPT_URL, UrlOf(request).c_str());
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, kConnectMs);
-  curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, kRequestMs);
-  curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);  // to turn it off takes a header
-  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kBufferBytes);
-  curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
-  curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, bucket_.signing.c_str());
-  curl_easy_setopt(easy, CURLOPT_USERPWD, bucket_.user.c_str());
-  if (!bucket_.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, bucket_.ca_file.c_str());
-  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &OnBody);
-  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &call);
-  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &OnHeader);
-  curl_easy_setopt(easy, CURLOPT_HEADERDATA, &call);
+  curl_.easy_setopt(easy, CURLOPT_URL, UrlOf(request).c_str());
+  curl_.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, kConnectMs);
+  curl_.easy_setopt(easy, CURLOPT_TIMEOUT_MS, kRequestMs);
+  curl_.easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);  // to turn it off takes a header
+  curl_.easy_setopt(easy, CURLOPT_BUFFERSIZE, kBufferBytes);
+  curl_.easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
+  curl_.easy_setopt(easy, CURLOPT_AWS_SIGV4, bucket_.signing.c_str());
+  curl_.easy_setopt(easy, CURLOPT_USERPWD, bucket_.user.c_str());
+  if (!bucket_.ca_file.empty()) curl_.easy_setopt(easy, CURLOPT_CAINFO, bucket_.ca_file.c_str());
+  curl_.easy_setopt(easy, CURLOPT_WRITEFUNCTION, &OnBody);
+  curl_.easy_setopt(easy, CURLOPT_WRITEDATA, &call);
+  curl_.easy_setopt(easy, CURLOPT_HEADERFUNCTION, &OnHeader);
+  curl_.easy_setopt(easy, CURLOPT_HEADERDATA, &call);
   const auto header = [&](const std::string& text) {
-    call.headers = curl_slist_append(call.headers, text.c_str());
+    call.headers = curl_.slist_append(call.headers, text.c_str());
   };
   header("x-amz-content-sha256: UNSIGNED-PAYLOAD");
   if (!bucket_.session.empty()) header(bucket_.session);
@@ -195,41 +196,41 @@ void S3Loop::SetUp(Call& call) {
       call.got_max = std::max(request.bytes_max, uint64_t{4096});  // an error is short
       if (request.whole) break;
       const uint64_t last = request.offset + request.bytes_max - 1;
-      curl_easy_setopt(easy, CURLOPT_RANGE, fmt::format("{}-{}", request.offset, last).c_str());
+      curl_.easy_setopt(easy, CURLOPT_RANGE, fmt::format("{}-{}", request.offset, last).c_str());
       break;
     }
     case ObjectVerb::kSwap:
       header(request.version.empty() ? "If-None-Match: *" : "If-Match: " + request.version);
       [[fallthrough]];
     case ObjectVerb::kPut:
-      curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
-      curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE,
-                       static_cast<curl_off_t>(request.bytes.size()));
-      curl_easy_setopt(easy, CURLOPT_READFUNCTION, &OnSend);
-      curl_easy_setopt(easy, CURLOPT_READDATA, &call);
-      curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, &OnRewind);
-      curl_easy_setopt(easy, CURLOPT_SEEKDATA, &call);
+      curl_.easy_setopt(easy, CURLOPT_UPLOAD, 1L);
+      curl_.easy_setopt(easy, CURLOPT_INFILESIZE_LARGE,
+                        static_cast<curl_off_t>(request.bytes.size()));
+      curl_.easy_setopt(easy, CURLOPT_READFUNCTION, &OnSend);
+      curl_.easy_setopt(easy, CURLOPT_READDATA, &call);
+      curl_.easy_setopt(easy, CURLOPT_SEEKFUNCTION, &OnRewind);
+      curl_.easy_setopt(easy, CURLOPT_SEEKDATA, &call);
       break;
-    case ObjectVerb::kRemove: curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "DELETE"); break;
+    case ObjectVerb::kRemove: curl_.easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "DELETE"); break;
     case ObjectVerb::kList: break;
   }
-  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, call.headers);
+  curl_.easy_setopt(easy, CURLOPT_HTTPHEADER, call.headers);
 }
 
 void S3Loop::Begin(ObjectRequest request) {
   CURL* easy = nullptr;
   if (spare_.empty()) {
-    easy = curl_easy_init();
+    easy = curl_.easy_init();
   } else {
     easy = spare_.back();
     spare_.pop_back();
-    curl_easy_reset(easy);
+    curl_.easy_reset(easy);
   }
   Call& call = calls_[easy];
   call.request = std::move(request);
   call.easy = easy;
   SetUp(call);
-  curl_multi_add_handle(multi_, easy);
+  curl_.multi_add_handle(multi_, easy);
 }
 
 ObjectReply S3Loop::ReplyOf(Call& call, long status) {
@@ -274,11 +275,11 @@ ObjectReply S3Loop::ReplyOf(Call& call, long status) {
 
 void S3Loop::End(CURL* easy, CURLcode result) {
   long status = 0;
-  curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-  curl_multi_remove_handle(multi_, easy);
+  curl_.easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+  curl_.multi_remove_handle(multi_, easy);
   auto call = calls_.extract(easy);
   Call& ended = call.mapped();
-  curl_slist_free_all(ended.headers);
+  curl_.slist_free_all(ended.headers);
   spare_.push_back(easy);
   if (ended.too_large) {
     queue_.Answer({.tag = ended.request.tag, .outcome = ObjectOutcome::kTooLarge});
@@ -286,7 +287,7 @@ void S3Loop::End(CURL* easy, CURLcode result) {
     const bool untrusted = result == CURLE_PEER_FAILED_VERIFICATION;
     queue_.Answer(NotDone(std::move(ended.request),
                           untrusted ? ObjectOutcome::kRefused : ObjectOutcome::kUnavailable,
-                          curl_easy_strerror(result)));
+                          curl_.easy_strerror(result)));
   } else {
     queue_.Answer(ReplyOf(ended, status));
   }
@@ -300,23 +301,23 @@ void S3Loop::Run() {
       waiting_.pop_front();
     }
     int running = 0;
-    curl_multi_perform(multi_, &running);
+    curl_.multi_perform(multi_, &running);
     int left = 0;
     bool any = false;
-    while (CURLMsg* const message = curl_multi_info_read(multi_, &left)) {
+    while (CURLMsg* const message = curl_.multi_info_read(multi_, &left)) {
       if (message->msg != CURLMSG_DONE) continue;
       End(message->easy_handle, message->data.result);
       any = true;
     }
-    if (!any) curl_multi_poll(multi_, nullptr, 0, kPollMs, nullptr);
+    if (!any) curl_.multi_poll(multi_, nullptr, 0, kPollMs, nullptr);
   }
 }
 
 class S3Objects final : public Objects {
  public:
-  S3Objects(std::string where, Bucket bucket)
+  S3Objects(const Libcurl& curl, std::string where, Bucket bucket)
       : where_(std::move(where)),
-        loop_(std::move(bucket), queue_),
+        loop_(curl, std::move(bucket), queue_),
         thread_([this] { loop_.Run(); }) {}
   ~S3Objects() override {
     queue_.Stop();
@@ -344,8 +345,7 @@ class S3Objects final : public Objects {
 
 Result<std::unique_ptr<Objects>> OpenS3(const RemoteAddress& address,
                                         const RemoteCredentials& credentials) {
-  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-  if (ready != CURLE_OK) return Fail(ErrorCode::kIo, curl_easy_strerror(ready));
+  QUIRE_ASSIGN(const Libcurl* const curl, LoadLibcurl());
   std::string region = address.region;
   for (const char* const name : {"AWS_REGION", "AWS_DEFAULT_REGION"}) {
     const char* const value = std::getenv(name);
@@ -373,7 +373,7 @@ Result<std::unique_ptr<Objects>> OpenS3(const RemoteAddress& address,
                                   : fmt::format("{}{}.{}/", endpoint.substr(0, host),
                                                 address.bucket, endpoint.substr(host));
   bucket.list = bucket.url.substr(0, bucket.url.size() - (address.path_style ? 1 : 0));
-  return std::make_unique<S3Objects>(Describe(address), std::move(bucket));
+  return std::make_unique<S3Objects>(*curl, Describe(address), std::move(bucket));
 }
 
 }  // namespace quire::remote

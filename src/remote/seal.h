@@ -34,8 +34,8 @@ struct FleetKeys {
   Digest domain{};   // Domain::secret
 };
 
-/// One life of the objects of a fleet: names and seals depend on it, so what is left of an earlier
-/// one is found by nobody.
+/// One life of the objects of a fleet: names and seals depend on it, so no machine finds what is
+/// left of an earlier one.
 using Incarnation = std::array<uint8_t, 16>;
 
 /// Bytes in front of the sections of a sealed record.
@@ -43,7 +43,7 @@ inline constexpr uint64_t kSealedHeadBytes = 96;
 /// Bytes that sealing adds to a section.
 inline constexpr uint64_t kSealTagBytes = 16;
 
-/// What the head of a sealed record says, to those who have the fleet's key.
+/// What the head of a sealed record says under the fleet's key.
 struct SealedHead {
   tier::PublisherId publisher{};
   uint64_t erase_epoch = 0;

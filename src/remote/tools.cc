@@ -99,7 +99,8 @@ Result<void> ForNames(Objects& objects, const Clock& clock,
 
 /// Calls for each object of the fleet's records; what is none counts as another's.
 Result<void> ForHeads(Objects& objects, const FleetKeys& keys, const Seal& seal, const Clock& clock,
-                      RemoteReport& report, const RemoteVisitor& visit) {
+                      RemoteReport& report, const RemoteProgress& progress,
+                      const RemoteVisitor& visit) {
   std::set<std::string> seen;  // a list of a table that is resized may name some twice
   return ForNames(objects, clock, [&](std::vector<std::string> names) -> Result<void> {
     std::erase_if(names, [&](const std::string& name) {
@@ -119,6 +120,7 @@ Result<void> ForHeads(Objects& objects, const FleetKeys& keys, const Seal& seal,
         ++report.others;
       }
     }
+    if (progress) progress(seen.size());
     return {};
   });
 }
@@ -126,13 +128,13 @@ Result<void> ForHeads(Objects& objects, const FleetKeys& keys, const Seal& seal,
 }  // namespace
 
 Result<RemoteReport> StatRemote(Objects& objects, const FleetKey& fleet, const Clock& clock,
-                                const RemoteVisitor& visit) {
+                                const RemoteVisitor& visit, const RemoteProgress& progress) {
   const FleetKeys keys(fleet);
   QUIRE_ASSIGN(const EpochTable table, ReadTable(objects, keys, clock));
   const Seal seal(keys, table.incarnation);
   RemoteReport report;
   std::set<tier::PublisherId> publishers;
-  QUIRE_TRY(ForHeads(objects, keys, seal, clock, report,
+  QUIRE_TRY(ForHeads(objects, keys, seal, clock, report, progress,
                      [&](std::string_view name, const SealedHead& head) {
                        if (head.erase_epoch < table.EpochOf(head.publisher)) {
                          ++report.erased;
@@ -148,7 +150,8 @@ Result<RemoteReport> StatRemote(Objects& objects, const FleetKey& fleet, const C
 }
 
 Result<RemoteReport> RemoveFromRemote(std::unique_ptr<Objects> objects, const FleetKey& fleet,
-                                      std::string_view publisher, const Clock& clock) {
+                                      std::string_view publisher, const Clock& clock,
+                                      const RemoteProgress& progress) {
   const FleetKeys keys(fleet);
   QUIRE_ASSIGN(const EpochTable table, ReadTable(*objects, keys, clock));
   const tier::PublisherId id = tier::PublisherOf(publisher);
@@ -176,16 +179,17 @@ Result<RemoteReport> RemoveFromRemote(std::unique_ptr<Objects> objects, const Fl
   const Seal seal(keys, table.incarnation);
   RemoteReport report;
   std::vector<ObjectRequest> removals;
-  QUIRE_TRY(ForHeads(
-      *objects, keys, seal, clock, report, [&](std::string_view name, const SealedHead& head) {
-        const bool goes = head.publisher == id && head.erase_epoch < epochs.EpochOf(id);
-        if (goes) {
-          removals.push_back({.verb = ObjectVerb::kRemove, .name = std::string(name)});
-          return;
-        }
-        ++report.records;
-        report.bytes += head.object_bytes;
-      }));
+  QUIRE_TRY(
+      ForHeads(*objects, keys, seal, clock, report, progress,
+               [&](std::string_view name, const SealedHead& head) {
+                 const bool goes = head.publisher == id && head.erase_epoch < epochs.EpochOf(id);
+                 if (goes) {
+                   removals.push_back({.verb = ObjectVerb::kRemove, .name = std::string(name)});
+                   return;
+                 }
+                 ++report.records;
+                 report.bytes += head.object_bytes;
+               }));
   report.removed = removals.size();
   for (size_t i = 0; i < removals.size(); i += kNamesAtOnce) {
     const size_t count = std::min(kNamesAtOnce, removals.size() - i);

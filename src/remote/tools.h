@@ -28,19 +28,25 @@ struct RemoteReport {
 /// One record of the fleet, as its head says.
 using RemoteVisitor = std::function<void(std::string_view name, const SealedHead& head)>;
 
-/// Reads the head of every object under the prefix: a request for each, 256 at a time.
+/// Hears how many objects were looked at so far; how many there are is not known before.
+using RemoteProgress = std::function<void(uint64_t objects)>;
+
+/// Reads the head of every object under the prefix: a request for each, 256 at a time. `visit` and
+/// `progress` may be empty.
 ///
 /// Errors: kNotFound this fleet has written nothing there; kIo the service does not answer;
 ///         kInvalidArgument it refuses
 Result<RemoteReport> StatRemote(Objects& objects, const FleetKey& fleet, const Clock& clock,
-                                const RemoteVisitor& visit = nullptr);
+                                const RemoteVisitor& visit = nullptr,
+                                const RemoteProgress& progress = nullptr);
 
 /// Erases all of a publisher: no machine finds it any more, and its objects are removed. What
 /// cannot be removed stays sealed, and no machine finds it.
 ///
 /// Errors: as StatRemote
 Result<RemoteReport> RemoveFromRemote(std::unique_ptr<Objects> objects, const FleetKey& fleet,
-                                      std::string_view publisher, const Clock& clock);
+                                      std::string_view publisher, const Clock& clock,
+                                      const RemoteProgress& progress = nullptr);
 
 }  // namespace quire::remote
 

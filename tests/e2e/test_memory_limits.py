@@ -60,8 +60,8 @@ def test_whatever_memory_there_is(command, tmp_path):
         "eval": ("eval", "--model", TINY, "--text", str(text), "--kv", "int8", "--context", "256"),
     }[command] + SMALL
     codes = set()
-    # Below 33 MiB the system cannot load the program's libraries.
-    for megabytes in range(36, 114, 3):
+    # Below 23 MiB the system cannot load the program's libraries.
+    for megabytes in range(24, 102, 3):
         done = within(megabytes << 20, *arguments)
         codes.add(done.returncode)
         if done.returncode == 4:
