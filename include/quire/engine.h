@@ -56,13 +56,18 @@ typedef struct quire_engine_options {
   uint32_t sink_tokens;
   quire_layout layout;        // of blocks in memory; 0: QUIRE_BLOCK_MAJOR
   quire_placement placement;  // QUIRE_FREE_LIST (0)
+  // A service that machines share, behind the store or without one: redis://, rediss:// or s3://
+  // (docs/remote.md). Sessions are in the store alone. NULL or empty: none.
+  const char* remote;
+  const char* fleet_key_file;  // 32 bytes that they have in common; NULL: nothing is shared
+  uint32_t remote_writes_all;  // not 0: all is written there, not only what is used again
 } quire_engine_options;
 
 /// Loads the model and opens the store; a thread of the engine's own computes from now on.
 ///
 /// Errors:   QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_UNSUPPORTED of the model's files;
-///           QUIRE_INVALID_ARGUMENT; QUIRE_NO_SPACE hot_bytes; QUIRE_BUSY another process has the
-///           store; QUIRE_IO
+///           QUIRE_NOT_FOUND a file that opens the remote; QUIRE_INVALID_ARGUMENT; QUIRE_NO_SPACE
+///           hot_bytes; QUIRE_BUSY another process has the store; QUIRE_IO
 /// Lifetime: it ends when it and all its sessions have been freed; then published blocks are
 ///           written to the store
 quire_code quire_engine_open(const quire_engine_options* options, quire_engine** engine,

@@ -14,6 +14,7 @@ from quire.engine import Engine
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "e2e"))
 import peft_directory
+import remote_servers
 
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny"
 TEXT = "It is a truth universally acknowledged. " * 10
@@ -262,3 +263,26 @@ def test_answers_and_sessions_name_adapters(tmp_path):
         engine.load_adapter("one", peft_directory.write(tmp_path / "two", MODEL, 2))
         with engine.reopen_session("s") as session, pytest.raises(quire.UnsupportedError):
             session.turn("and", max_tokens=1).read()
+
+
+@pytest.mark.skipif(remote_servers.REDIS is None, reason="needs the package redis-tools")
+def test_engines_of_two_machines_share_a_remote(tmp_path):
+    key = tmp_path / "key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    answers = []
+    with remote_servers.redis(tmp_path / "redis") as server:
+        for store in (None, tmp_path / "second"):
+            with Engine(MODEL, store=store, hot_bytes=64 << 20, threads=2, load="always", fleet_key=key,
+                        remote=f"redis://127.0.0.1:{server.port}/shared", remote_writes_all=True) as engine:
+                answer = engine.ask(TEXT, max_tokens=8, stop=False)
+                answers.append((answer.read(), answer.tokens))
+    (first, tokens), (second, again) = answers
+    assert first.loaded_tokens == 0
+    assert second.loaded_tokens >= (first.prompt_tokens - 1) // 16 * 16 > 0
+    assert again == tokens
+
+
+def test_a_remote_without_its_key_file_is_refused(tmp_path):
+    with pytest.raises(quire.NotFoundError, match="none-there"):
+        Engine(MODEL, remote="redis://127.0.0.1:1", fleet_key=tmp_path / "none-there")

@@ -7,20 +7,15 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
-#include <quire/engine.h>
 
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "../handle.h"
-#include "../process.h"
-#include "../values.h"
+#include "handles.h"
 
 namespace quire::python {
 namespace {
@@ -42,91 +37,6 @@ constexpr Name<quire_placement> kPlacementNames[] = {{"free_list", QUIRE_FREE_LI
                                                      {"buddy", QUIRE_BUDDY}};
 constexpr Name<quire_on_full> kOnFullNames[] = {
     {"reject", QUIRE_REJECT}, {"halt", QUIRE_HALT}, {"spill", QUIRE_SPILL}};
-constexpr Name<quire_finish> kFinishes[] = {{"length", QUIRE_FINISH_LENGTH},
-                                            {"stop", QUIRE_FINISH_STOP},
-                                            {"no_space", QUIRE_FINISH_NO_SPACE},
-                                            {"cancelled", QUIRE_FINISH_CANCELLED}};
-
-void Check(quire_code code, const quire_error& error) {
-  if (code == QUIRE_OK) return;
-  if (code == QUIRE_NO_MEMORY) throw std::bad_alloc();
-  if (code == QUIRE_INTERNAL) throw std::runtime_error(error.message);
-  Raise(static_cast<ErrorCode>(code), error.message);
-}
-
-struct EngineState {
-  explicit EngineState(quire_engine* opened) : engine(opened) {}
-  ~EngineState() { quire_engine_free(engine); }
-  EngineState(const EngineState&) = delete;
-  EngineState& operator=(const EngineState&) = delete;
-
-  quire_engine* const engine;
-};
-
-/// A session, or a call in none. The C interface lets one thread at a time use it, but for cancel.
-struct TalkState {
-  explicit TalkState(quire_session* opened) : session(opened) {}
-  ~TalkState() { quire_session_free(session); }
-  TalkState(const TalkState&) = delete;
-  TalkState& operator=(const TalkState&) = delete;
-
-  quire_session* const session;
-  std::mutex turn;
-};
-
-struct LeaseState {
-  explicit LeaseState(quire_lease* taken) : lease(taken) {}
-  ~LeaseState() { quire_lease_free(lease); }
-  LeaseState(const LeaseState&) = delete;
-  LeaseState& operator=(const LeaseState&) = delete;
-
-  quire_lease* const lease;
-};
-
-class PyEngine : public Handle<EngineState> {
- public:
-  explicit PyEngine(std::shared_ptr<EngineState> engine)
-      : Handle(std::move(engine), "the engine") {}
-};
-class PyLease : public Handle<LeaseState> {
- public:
-  explicit PyLease(std::shared_ptr<LeaseState> lease) : Handle(std::move(lease), "the lease") {}
-};
-class PySession : public Handle<TalkState> {
- public:
-  PySession(std::shared_ptr<TalkState> talk, std::string name)
-      : Handle(std::move(talk), "the session"), name_(std::move(name)) {}
-  const std::string& name() const { return name_; }
-
- private:
-  std::string name_;
-};
-
-/// What an answer says, one after the other.
-struct Event {
-  std::string kind;
-  std::string text;
-  int32_t token = 0;
-  uint64_t prompt_done = 0;
-  uint64_t prompt_tokens = 0;
-  uint64_t reused_tokens = 0;
-  uint64_t loaded_tokens = 0;
-  uint64_t generated_tokens = 0;
-  uint64_t dropped_tokens = 0;
-  uint64_t retained_tokens = 0;
-  std::string finish;
-};
-
-/// The events of one turn, and what they said so far.
-class PyAnswer : public Handle<TalkState> {
- public:
-  explicit PyAnswer(std::shared_ptr<TalkState> talk) : Handle(std::move(talk), "the answer") {}
-
-  std::string text;
-  std::vector<int32_t> tokens;
-  std::optional<Event> done;
-  bool is_over = false;  // nothing more comes
-};
 
 // The texts of the C interface, whose length is asked for first; what they tell may grow meanwhile.
 template <typename Ask>
@@ -160,9 +70,11 @@ void Open(PyEngine* self, const std::filesystem::path& model,
           const std::optional<std::string>& codec, uint64_t resident_tokens,
           const std::string& policy, const std::string& load, std::string_view eviction_batch,
           uint32_t window_tokens, uint32_t sink_tokens, std::string_view layout,
-          std::string_view placement) {
+          std::string_view placement, const std::string& remote,
+          const std::optional<std::filesystem::path>& fleet_key, bool remote_writes_all) {
   const std::string model_name = model.string();
   const std::string store_name = store ? store->string() : std::string();
+  const std::string key_name = fleet_key ? fleet_key->string() : std::string();
   quire_engine_options options{};
   options.size = sizeof options;
   options.model = model_name.c_str();
@@ -184,6 +96,9 @@ void Open(PyEngine* self, const std::filesystem::path& model,
   options.sink_tokens = sink_tokens;
   options.layout = Named(kLayouts, "layout", layout);
   options.placement = Named(kPlacementNames, "placement", placement);
+  options.remote = remote.c_str();
+  options.fleet_key_file = key_name.c_str();
+  options.remote_writes_all = remote_writes_all;
   const GilFree free;
   quire_engine* opened = nullptr;
   quire_error error{};
@@ -378,82 +293,6 @@ std::shared_ptr<PyAnswer> Ask(const PyEngine& self, nb::handle prompt, uint32_t 
   return std::make_shared<PyAnswer>(Talk(call, engine));
 }
 
-Event EventOf(const quire_event& of_c, std::string text) {
-  Event event{.kind = "progress", .text = std::move(text)};
-  event.prompt_done = of_c.prompt_done;
-  event.prompt_tokens = of_c.prompt_tokens;
-  if (of_c.kind == QUIRE_EVENT_TOKEN) {
-    event.kind = "token";
-    event.token = of_c.token;
-  } else if (of_c.kind == QUIRE_EVENT_DONE) {
-    event.kind = "done";
-    event.reused_tokens = of_c.reused_tokens;
-    event.loaded_tokens = of_c.loaded_tokens;
-    event.generated_tokens = of_c.generated_tokens;
-    event.dropped_tokens = of_c.dropped_tokens;
-    event.retained_tokens = of_c.retained_tokens;
-    for (const Name<quire_finish>& finish : kFinishes) {
-      if (finish.value == of_c.finish) event.finish = finish.name;
-    }
-  }
-  return event;
-}
-
-Event Next(PyAnswer& self) {
-  if (self.is_over) throw nb::stop_iteration();
-  const auto talk = self.get();
-  quire_event of_c{};
-  of_c.size = sizeof of_c;
-  quire_error error{};
-  quire_code code = QUIRE_OK;
-  std::string text;
-  {
-    const GilFree free;
-    const std::lock_guard one(talk->turn);
-    code = quire_session_next(talk->session, &of_c, &error);
-    if (code == QUIRE_OK) text = of_c.text;
-  }
-  if (code != QUIRE_OK) self.is_over = true;
-  Check(code, error);
-  Event event = EventOf(of_c, std::move(text));
-  self.text += event.text;
-  if (event.kind == "token") self.tokens.push_back(event.token);
-  if (event.kind == "done") {
-    self.is_over = true;
-    self.done = event;
-  }
-  return event;
-}
-
-Event Read(PyAnswer& self) {
-  while (!self.is_over) {
-    Next(self);
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
-  if (!self.done) Raise(ErrorCode::kInvalidArgument, "the answer failed before");
-  return *self.done;
-}
-
-void Cancel(const PyAnswer& self) {
-  const auto talk = self.get();
-  const GilFree free;
-  quire_error error{};
-  Check(quire_session_cancel(talk->session, &error), error);
-}
-
-// A turn that nobody hears to its end would keep its session busy.
-void CloseAnswer(PyAnswer& self) {
-  if (self.closed() || !self.is_here()) return self.Close();
-  if (!self.is_over) {
-    Cancel(self);
-    try {
-      Read(self);
-    } catch (const Failure&) {  // it failed, so it has ended
-    }
-  }
-  self.Close();
-}
-
 uint64_t Demote(const PyEngine& self, nb::handle prompt) {
   const auto engine = self.get();
   const Turn turn(prompt, 0, {}, true, 0, 0, 0, 0, {}, "reject", {}, 0, {}, 0);
@@ -529,57 +368,6 @@ constexpr const char* kTurnDoc =
     "Raises: InvalidArgumentError, UnsupportedError; what makes it fail later is raised by the "
     "answer. Threads: any.";
 
-void BindEvent(nb::module_& module) {
-  nb::class_<Event>(module, "Event",
-                    "What an answer says: kind \"progress\" (prompt_done of prompt_tokens are "
-                    "read), \"token\" (token, and the characters that it completes as text), or "
-                    "\"done\" (the rest). Units: tokens.")
-      .def_ro("kind", &Event::kind)
-      .def_ro("text", &Event::text)
-      .def_ro("token", &Event::token)
-      .def_ro("prompt_done", &Event::prompt_done)
-      .def_ro("prompt_tokens", &Event::prompt_tokens)
-      .def_ro("reused_tokens", &Event::reused_tokens)
-      .def_ro("loaded_tokens", &Event::loaded_tokens)
-      .def_ro("generated_tokens", &Event::generated_tokens)
-      .def_ro("dropped_tokens", &Event::dropped_tokens)
-      .def_ro("retained_tokens", &Event::retained_tokens)
-      .def_ro("finish", &Event::finish)
-      .def("__repr__", [](const Event& self) {
-        if (self.kind == "token")
-          return "<quire.engine.Event: token " + std::to_string(self.token) + ">";
-        return "<quire.engine.Event: " + self.kind + ">";
-      });
-}
-
-void BindAnswer(nb::module_& module) {
-  nb::class_<PyAnswer>(module, "Answer",
-                       "The answer to one prompt, as it is generated: an iterator of Event. "
-                       "Threads: any, one after the other; cancel() beside one that waits.")
-      .def(
-          "__iter__", [](nb::object self) { return self; }, nb::sig("def __iter__(self) -> Answer"))
-      .def("__next__", &Next, "Waits for the next event. Raises: what made it fail.")
-      .def("read", &Read,
-           "Hears it to its end and returns the last event; text and tokens have the rest. Raises: "
-           "what made it fail.")
-      .def("cancel", &Cancel, "Ends it soon: a last event follows, and a session is as before.")
-      .def_ro("text", &PyAnswer::text, "What it said so far.")
-      .def_ro("tokens", &PyAnswer::tokens, "The same as token ids.")
-      .def_ro("done", &PyAnswer::done, "Its last event, when it has come.")
-      .def("close", &CloseAnswer, "Cancels what was not heard; twice is once.")
-      .def(
-          "__enter__", [](nb::object self) { return self; },
-          nb::sig("def __enter__(self) -> Answer"))
-      .def(
-          "__exit__", [](PyAnswer& self, const nb::args&) { CloseAnswer(self); },
-          nb::sig("def __exit__(self, *_: object) -> None"))
-      .def("__repr__", [](const PyAnswer& self) {
-        return self.Repr("engine.Answer", [&](const TalkState&) {
-          return std::to_string(self.tokens.size()) + " tokens" + (self.is_over ? ", over" : "");
-        });
-      });
-}
-
 void BindSession(nb::module_& module) {
   nb::class_<PySession> session(
       module, "Session",
@@ -642,6 +430,8 @@ void BindEngine(nb::module_& module) {
           nb::arg("policy") = "lru", nb::arg("load") = "auto", nb::arg("eviction_batch") = "exact",
           nb::arg("window_tokens") = 0, nb::arg("sink_tokens") = 0,
           nb::arg("layout") = "block_major", nb::arg("placement") = "free_list",
+          nb::arg("remote") = "", nb::arg("fleet_key") = nb::none(),
+          nb::arg("remote_writes_all") = false,
           nb::sig("def __init__(self, model: str | os.PathLike[str], *, store: str | "
                   "os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: "
                   "int = 0, store_bytes: int = 8589934592, session_bytes: int = 1073741824, "
@@ -649,7 +439,8 @@ void BindEngine(nb::module_& module) {
                   "threads: int = 0, codec: str | None = None, resident_tokens: int = 0, policy: "
                   "str = 'lru', load: str = 'auto', eviction_batch: str = 'exact', "
                   "window_tokens: int = 0, sink_tokens: int = 0, layout: str = 'block_major', "
-                  "placement: str = 'free_list') -> None"),
+                  "placement: str = 'free_list', remote: str = '', fleet_key: str | "
+                  "os.PathLike[str] | None = None, remote_writes_all: bool = False) -> None"),
           "Loads a model of Hugging Face's form and opens the store, where blocks and sessions "
           "outlive the process.\n\n"
           "hot_bytes: budget of K and V in memory, up to hot_bytes_max later (resize). tokens_max: "
@@ -657,7 +448,8 @@ void BindEngine(nb::module_& module) {
           "resident_tokens: what memory cannot hold whole is read back from the store while layers "
           "attend, all but so many of its last tokens; 0: it is refused. policy, load, "
           "eviction_batch: docs/policies.md, docs/durability.md. window_tokens, sink_tokens: every "
-          "layer sees these alone, and memory stays the same however long the text is.\n\n"
+          "layer sees these alone, and memory stays the same however long the text is. remote, "
+          "fleet_key, remote_writes_all: as of quire.DiskStore; sessions are in the store alone.\n\n"
           "Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; "
           "NoSpaceError hot_bytes; BusyError another process has the store; IoError.")
       .def(

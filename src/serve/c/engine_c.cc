@@ -39,7 +39,10 @@ template <>
     offsetof(quire_engine_options, sink_tokens),
     offsetof(quire_engine_options, layout),
     offsetof(quire_engine_options, placement),
-    offsetof(quire_engine_options, placement) + sizeof(quire_placement)};
+    offsetof(quire_engine_options, remote),
+    offsetof(quire_engine_options, fleet_key_file),
+    offsetof(quire_engine_options, remote_writes_all),
+    offsetof(quire_engine_options, remote_writes_all) + sizeof(uint32_t)};
 template <>
 [[gnu::visibility(
     "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_turn_options> = {
@@ -286,12 +289,15 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
     QUIRE_TRY(NotNull(asked.model, "options->model"));
     quire::serve::c::HostOptions host = {
         .model = asked.model,
-        .store = quire::embed::Text(asked.store),
+        .store = {.directory = quire::embed::Text(asked.store),
+                  .remote = quire::embed::Text(asked.remote),
+                  .fleet_key_file = quire::embed::Text(asked.fleet_key_file)},
         .hot_bytes_max = asked.hot_bytes_max,
         .tokens_max = asked.tokens_max,
         .threads = asked.threads,
         .window = {.window_tokens = asked.window_tokens, .sink_tokens = asked.sink_tokens}};
-    if (asked.store_bytes != 0) host.store_bytes = asked.store_bytes;
+    if (asked.store_bytes != 0) host.store.bytes_cap = asked.store_bytes;
+    if (asked.remote_writes_all != 0) host.store.remote_writes = quire::RemoteWrites::kAll;
     if (asked.session_bytes != 0) host.session_bytes = asked.session_bytes;
     if (asked.hot_bytes != 0) host.hot_bytes = asked.hot_bytes;
     if (asked.block_tokens != 0) host.block_tokens = asked.block_tokens;
@@ -519,7 +525,7 @@ void quire_session_free(quire_session* session) {
     if (session->id.is_none()) {
       if (const RequestId turn = session->turn; !turn.is_none()) host.engine().Cancel(turn);
     } else if (!session->ended) {
-      if (host.has_store()) {
+      if (host.keeps_sessions()) {
         auto settling = quire::serve::MakeSettling();
         QUIRE_TRY(host.engine().CloseSession(session->id, std::move(settling.settled)));
         // Whoever opens it next finds its name free.

@@ -267,6 +267,12 @@ TEST_F(EngineCTest, BadArgumentsAreRefused) {
   options = Options(nullptr);
   options.codec = 300;
   EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  options = Options(nullptr);
+  options.remote = "http://127.0.0.1";
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  options.remote = "redis://127.0.0.1";
+  options.fleet_key_file = "/nowhere";
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_NOT_FOUND);
   EXPECT_EQ(engine_, nullptr);
   Open(store_.c_str());
   options = Options(store_.c_str());

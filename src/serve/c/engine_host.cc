@@ -65,7 +65,9 @@ Result<std::shared_ptr<EngineHost>> EngineHost::Open(const HostOptions& options)
   QUIRE_TRY(host->OpenStore(options));
   QUIRE_ASSIGN(auto cache_options, host->CacheOptionsOf(options));
   QUIRE_ASSIGN(host->cache_, Cache::Create(std::move(cache_options)));
-  if (host->store_ != nullptr) QUIRE_TRY(host->OpenSessions(options, json.value_or("")));
+  if (!options.store.directory.empty()) {
+    QUIRE_TRY(host->OpenSessions(options, json.value_or("")));
+  }
   QUIRE_ASSIGN(host->engine_, Engine::Create({.model = *host->model_,
                                               .cache = *host->cache_,
                                               .attention = *host->attention_,
@@ -114,9 +116,8 @@ Result<CacheOptions> EngineHost::CacheOptionsOf(const HostOptions& options) cons
 }
 
 Result<void> EngineHost::OpenStore(const HostOptions& options) {
-  if (options.store.empty()) return {};
-  QUIRE_ASSIGN(store_,
-               DiskStore::Open({.directory = options.store, .bytes_cap = options.store_bytes}));
+  if (options.store.directory.empty() && options.store.remote.empty()) return {};
+  QUIRE_ASSIGN(store_, DiskStore::Open(options.store));
   QUIRE_ASSIGN(identity_.domain.secret, store_->Secret());
   return {};
 }
@@ -126,7 +127,7 @@ Result<void> EngineHost::OpenSessions(const HostOptions& options,
   QUIRE_ASSIGN(session_files_, MakeFiles({.depth = 1, .threads_only = true}));
   QUIRE_ASSIGN(
       sessions_,
-      SessionStore::Open(*session_files_, {.directory = options.store + "/sessions",
+      SessionStore::Open(*session_files_, {.directory = options.store.directory + "/sessions",
                                            .fingerprint = FingerprintOf(identity_, tokenizer_json),
                                            .bytes_max = options.session_bytes,
                                            .unix_us = UnixMicros}));
@@ -152,7 +153,7 @@ void EngineHost::NoteOpen(const std::string& name, uint64_t tokens) {
 
 void EngineHost::NoteClosed(const std::string& name) {
   MutexLock lock(mutex_);
-  if (has_store()) {
+  if (keeps_sessions()) {
     known_[name].open = false;
   } else {
     known_.erase(name);

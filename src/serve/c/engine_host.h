@@ -24,9 +24,8 @@ namespace quire::serve::c {
 
 struct HostOptions {
   std::string model{};
-  std::string store{};  // empty: none
-  uint64_t store_bytes = uint64_t{8} << 30;
-  uint64_t session_bytes = uint64_t{1} << 30;
+  DiskStoreOptions store{};                    // neither a directory nor a remote: none
+  uint64_t session_bytes = uint64_t{1} << 30;  // in the store's directory, if there is one
   uint64_t hot_bytes = 4'000'000'000;
   uint64_t hot_bytes_max = 0;  // 0: hot_bytes
   uint64_t tokens_max = 0;     // 0: the model's
@@ -55,7 +54,7 @@ class EngineHost {
   Engine& engine() { return *engine_; }
   Cache& cache() { return *cache_; }
   BudgetLeases& leases() { return *leases_; }
-  bool has_store() const { return store_ != nullptr; }
+  bool keeps_sessions() const { return sessions_ != nullptr; }
   /// Errors: kUnsupported the model has none
   Result<const model::Tokenizer*> tokenizer() const;
   const std::vector<TokenId>& stop_tokens() const { return stop_tokens_; }
@@ -92,7 +91,7 @@ class EngineHost {
   std::unique_ptr<DiskStore> store_;  // null: none
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Files> session_files_;
-  std::unique_ptr<SessionStore> sessions_;
+  std::unique_ptr<SessionStore> sessions_;  // null: there is no directory
   std::unique_ptr<Engine> engine_;
   std::optional<BudgetLeases> leases_;
   std::unique_ptr<Driver> driver_;
