@@ -57,6 +57,13 @@ class ProgressBar {
     if (done == total) Clear();
   }
 
+  /// Where the total is not known: "label 12345".
+  void Count(uint64_t done) {
+    if (!shown_) return;
+    percent_ = 0;
+    PrintError(fmt::format("\r\033[K{} {}", label_, done));
+  }
+
   void Clear() {
     if (shown_ && percent_ >= 0) PrintError("\r\033[K");
     percent_ = -1;

@@ -124,14 +124,17 @@ Result<int> RunRemote(const StoreFlags& flags, std::string_view what) {
       fmt::print("{}  {}  {}\n", name, ToHex(head.publisher), FormatBytes(head.object_bytes));
     }
   };
+  ProgressBar bar("objects looked at:");
+  const auto progress = [&](uint64_t looked_at) { bar.Count(looked_at); };
   remote::RemoteReport report;
   if (what == "rm") {
-    QUIRE_ASSIGN(report,
-                 remote::RemoveFromRemote(std::move(objects), key, flags.tenant, SystemClock()));
+    QUIRE_ASSIGN(report, remote::RemoveFromRemote(std::move(objects), key, flags.tenant,
+                                                  SystemClock(), progress));
   } else {
     const auto each = what == "ls" ? remote::RemoteVisitor(visit) : nullptr;
-    QUIRE_ASSIGN(report, remote::StatRemote(*objects, key, SystemClock(), each));
+    QUIRE_ASSIGN(report, remote::StatRemote(*objects, key, SystemClock(), each, progress));
   }
+  bar.Clear();
   nlohmann::ordered_json object = {{"records", report.records},       {"bytes", report.bytes},
                                    {"publishers", report.publishers}, {"erased", report.erased},
                                    {"others", report.others},         {"removed", report.removed}};
@@ -239,7 +242,7 @@ void AddStore(Command& program) {
     if (std::string_view(name) == "rm") {
       command.Add({.name = "--namespace",
                    .value = &flags->tenant,
-                   .help = "The tenant, or domain; empty: what belongs to nobody",
+                   .help = "The tenant, or domain; empty: what was published without a name",
                    .required = true});
     }
     command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
