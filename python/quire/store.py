@@ -491,7 +491,7 @@ class BlockStore:
 
     def _submit_one(self, results: int, call: Callable[..., int]) -> int:
         number, error = ctypes.c_uint64(), _Error()
-        with self._lock:  # nobody takes the batch before it is known
+        with self._lock:  # no other thread takes the batch before it is known
             self._check(call(ctypes.byref(number), ctypes.byref(error)), error)
             self._batches[number.value] = _Batch(results)
         return number.value
@@ -534,7 +534,7 @@ class BlockStore:
         handle = self._here()
         if self._left:
             self._drop_left()
-        with self._lock:  # nobody takes the batch before it is known
+        with self._lock:  # no other thread takes the batch before it is known
             self._check(function(handle, name, blocks, batch.count, ctypes.byref(number),
                                  ctypes.byref(error)), error)
             batch.keys.clear()  # read during the call only

@@ -1,4 +1,4 @@
-// Batches that callers handed in, until somebody takes their results.
+// Batches that callers handed in, until a caller takes their results.
 #ifndef QUIRE_STORE_BATCHES_H_
 #define QUIRE_STORE_BATCHES_H_
 

@@ -242,7 +242,7 @@ void BlockEngine::TakePut(Request& request, StoreOutcome outcome) {
       if (now_us - *request.refused_us > kPatienceUs) break;
       return waiting_.push_front(&request);
     }
-    default: break;  // the disk failed, or (kUnknownEpoch) lost what says who was erased
+    default: break;  // the disk failed, or (kUnknownEpoch) lost the table of erasures
   }
   End(request, BlockOutcome::kIo);
 }

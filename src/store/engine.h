@@ -33,7 +33,7 @@ struct Request {
   std::span<const std::byte> data{};      // Put
   std::span<std::byte> out{};             // Get
   std::unique_ptr<LastPage> last_page{};  // Get
-  void* owner = nullptr;                  // whoever hears of the end
+  void* owner = nullptr;                  // of the batch, which hears of the end
   uint32_t index = 0;                     // in its batch
   BlockResult result{};
 

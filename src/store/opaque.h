@@ -36,8 +36,8 @@ void EncodeLastPage(std::span<const std::byte> rest, LastPage& page);
 /// How many bytes of a last page are the block's; nothing when no block ends like this.
 std::optional<uint64_t> RestOf(const LastPage& page);
 
-/// Who may find a namespace's records; the namespaces of blocks and the domains of KV records never
-/// have one in common.
+/// The publisher of a namespace's records. The namespaces of blocks and the domains of KV records
+/// never have one in common.
 tier::PublisherId PublisherOf(std::string_view name_space);
 /// Everything a record of this key is compared with.
 tier::RecordIdentity IdentityOf(std::string_view name_space, uint64_t erase_epoch,

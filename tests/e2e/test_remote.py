@@ -307,7 +307,7 @@ def test_tls(tmp_path, key, alone):
         assert run("--remote", good, *flags)["loaded_tokens"] == reusable(first)
         named = run("--remote", good.replace("127.0.0.1", "localhost"), *flags)
         assert named["loaded_tokens"] == reusable(first)
-        # A certificate that nobody vouches for, and none at all.
+        # A certificate of no known authority, and none at all.
         for bad in (f"rediss://127.0.0.1:{port}/tls", f"redis://127.0.0.1:{port}/tls"):
             answer = run("--remote", bad, *flags)
             assert answer["loaded_tokens"] == 0 and answer["logits_digest"] == alone

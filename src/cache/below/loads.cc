@@ -45,7 +45,7 @@ struct LoadJob::Get {
   LoadJob* job = nullptr;
   size_t entry = 0;
   bool twins = false;
-  bool is_question = false;  // nobody knew whether the store has it
+  bool is_question = false;  // it was not known whether the store has it
   uint64_t read = 0;         // of the transfers
   std::vector<std::span<std::byte>> out{};
   std::vector<uint32_t> crcs{};  // of each

@@ -447,7 +447,7 @@ class StreamConnection final : public Connection,
     co_return reachable&& version >= 11;
   }
 
-  /// Holds a lease until its holder leaves, the server stops or somebody else ends it.
+  /// Holds a lease until its holder leaves, the server stops or the operator ends it.
   asio::awaitable<void> ServeLease(const HeldLease& lease, unsigned version) {
     const auto ended = std::make_shared<std::atomic<bool>>(false);
     const auto listening =

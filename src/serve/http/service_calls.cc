@@ -163,8 +163,8 @@ uint64_t Service::RecordsNotWritten() const {
   return remote ? remote->writes_failed + remote->writes_skipped : 0;
 }
 
-// A record that the remote did not take is counted, whoever's it was: then this call does not
-// promise its own.
+// A record that the remote did not take is counted, of this call or another: then this call does
+// not promise its own.
 void Service::Publish(Call& call) {
   const auto flushed = context_.store->Flush();
   const uint64_t lost = RecordsNotWritten() - call.lost_before();

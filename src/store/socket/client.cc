@@ -457,7 +457,7 @@ void SocketStore::Lose(std::string_view why) {
     }
     works.push_back(packet.work);
   }
-  // A batch that was sent in part ends; the others are sent again to whoever serves next.
+  // A batch that was sent in part ends; the others are sent again to the next owner.
   if (!queue_.empty() && queue_.front()->next > 0) {
     works.push_back(queue_.front());
     queue_.pop_front();

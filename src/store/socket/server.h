@@ -35,13 +35,13 @@ struct StoreServerOptions {
 /// what it had under way ends and its memory goes with that.
 class StoreServer {
  public:
-  /// `store` must outlive it, and is drained by nobody else.
+  /// `store` must outlive it; no other caller may drain it.
   /// Errors: kInvalidArgument limits of 0; those of UnixListener::Listen
   static Result<std::unique_ptr<StoreServer>> Create(BlockStore& store,
                                                      const StoreServerOptions& options);
 
-  /// Serves until Stop. Then nobody else connects, what is under way ends, and the answers are
-  /// sent.
+  /// Serves until Stop. Then it takes no more clients, ends what is under way and sends the
+  /// answers.
   void Run();
   /// Threads: any, also a signal handler
   void Stop() { stop_->Set(); }

@@ -270,7 +270,7 @@ TEST_F(SocketStoreTest, TheNameHasItsModeAndReplacesWhatADeadOwnerLeft) {
             ErrorCode::kInvalidArgument);
 }
 
-// Packets that a client of ours never sends cost that client its connection, and nobody else.
+// Packets that a client of ours never sends cost that client its connection, and no other.
 TEST_F(SocketStoreTest, GarbageEndsItsConnectionAlone) {
   StartOwner();
   const auto good = Connect();
@@ -323,7 +323,7 @@ TEST_F(SocketStoreTest, LimitsOfAClientHold) {
   for (int i = 0; i < 100'000; ++i) {
     const auto sent = silent.Send(packet);
     ASSERT_TRUE(sent) << sent.error().message;
-    if (!*sent) break;  // the owner reads no more, as nobody reads its answers
+    if (!*sent) break;  // the owner reads no more, as its answers are not read
   }
   const auto other = Connect();
   PutOne(*other, "", "key", TestBlock(1, 100));

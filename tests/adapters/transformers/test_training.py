@@ -153,13 +153,13 @@ def test_two_runs_beside_a_server_on_one_budget(texts, tmp_path):
     alone = owned_run(texts, 3), owned_run(texts, 3, [1, 3])
     total, leased = 24 << 20, 8 << 20
     calls = [{"prompt": f"Chapter {number}. It is a truth universally acknowledged, that", "max_tokens": 24,
-              "temperature": 0} for number in range(6)]
+              "temperature": 0, "logprobs": 5} for number in range(6)]
     os.environ.setdefault("QUIRE_BINARY", str(ROOT / "build/release/quire"))
     with quire_server.serving(tmp_path, "--hot-bytes", str(total), "--operator-listen", "127.0.0.1:0") as server:
         def say(call):
             status, answer = server.ask("/v1/completions", call)
             assert status == 200, answer
-            return answer["choices"][0]["text"]
+            return answer["choices"][0]  # text and logprobs, to the last bit that JSON has of them
 
         expected = [say(call) for call in calls]
         ended, budgets = threading.Event(), []
