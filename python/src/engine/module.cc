@@ -449,7 +449,8 @@ void BindEngine(nb::module_& module) {
           "attend, all but so many of its last tokens; 0: it is refused. policy, load, "
           "eviction_batch: docs/policies.md, docs/durability.md. window_tokens, sink_tokens: every "
           "layer sees these alone, and memory stays the same however long the text is. remote, "
-          "fleet_key, remote_writes_all: as of quire.DiskStore; sessions are in the store alone.\n\n"
+          "fleet_key, remote_writes_all: as of quire.DiskStore; sessions are in the store "
+          "alone.\n\n"
           "Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; "
           "NoSpaceError hot_bytes; BusyError another process has the store; IoError.")
       .def(

@@ -1,5 +1,5 @@
-// What only the operator may ask: another budget, leases of it, a tenant's erasure, which call holds
-// what, that some of it leaves memory, and which adapters there are.
+// What only the operator may ask: another budget, leases of it, a tenant's erasure, which call
+// holds what, that some of it leaves memory, and which adapters there are.
 #include <fmt/format.h>
 
 #include <algorithm>
