@@ -34,8 +34,9 @@ struct ObjectRequest {
   // Get: bytes [offset, offset + bytes_max), as far as there are any. List: at most so many names.
   uint64_t offset = 0;
   uint64_t bytes_max = 0;
-  bool whole = false;              // Get: all of the object, which has no more than bytes_max
-  std::vector<std::byte> bytes{};  // Put, Swap
+  bool whole = false;  // Get: all of the object, which has no more than bytes_max
+  // Put, Swap. Get: memory for the answer, of any size, which spares the system from clearing new.
+  std::vector<std::byte> bytes{};
   // Swap: of what was read; empty: nothing stood there. List: where to go on; empty: at the start.
   std::string version{};
   bool wants_version = false;  // Get

@@ -12,10 +12,12 @@ constexpr uint64_t kSilenceUs = 2'000'000;   // without a byte, while something 
 constexpr uint64_t kAnswerUs = 6'000'000;    // of one command
 constexpr uint64_t kBulkBytesMax = 1 << 16;  // of what is no object
 
+bool Reads(const RedisCommand& command) {
+  return command.kind == RedisCommand::kObject && command.request.verb == ObjectVerb::kGet;
+}
+
 uint64_t BulkMaxOf(const RedisCommand& command) {
-  const bool reads =
-      command.kind == RedisCommand::kObject && command.request.verb == ObjectVerb::kGet;
-  return reads ? command.request.bytes_max : kBulkBytesMax;
+  return Reads(command) ? command.request.bytes_max : kBulkBytesMax;
 }
 
 }  // namespace
@@ -97,8 +99,12 @@ void RedisLink::Receive(uint64_t now_us) {
 bool RedisLink::Next(RedisCommand& command, RespValue& reply) {
   if (!broken_.empty()) return false;
   while (true) {
-    const uint64_t bulk_max = in_flight_.empty() ? 0 : BulkMaxOf(in_flight_.front());
-    const RespReader::Step step = reader_.Next(bulk_max, reply);
+    std::vector<std::byte> none;
+    const bool is_asked = !in_flight_.empty();
+    const uint64_t bulk_max = is_asked ? BulkMaxOf(in_flight_.front()) : 0;
+    const bool reads = is_asked && Reads(in_flight_.front());
+    const RespReader::Step step =
+        reader_.Next(bulk_max, reply, reads ? in_flight_.front().request.bytes : none);
     if (step == RespReader::Step::kMore) {
       // What has come meanwhile is read without asking the poller again.
       const std::span<std::byte> room = reader_.Room();

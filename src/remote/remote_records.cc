@@ -18,7 +18,8 @@ using tier::StoreOutcome;
 
 namespace {
 
-constexpr uint64_t kEpochsPiece = 0;        // the id of what is asked about epochs
+constexpr uint64_t kEpochsPiece = 0;  // the id of what is asked about epochs
+constexpr uint64_t kSpareBytesMax = 32 << 20;
 constexpr uint64_t kRetryPauseUs = 20'000;  // then twice as long, less up to half of it
 constexpr tier::PublisherId kUnnamed{};
 
@@ -126,11 +127,26 @@ void RemoteRecords::SendRead(uint64_t id, const Job& job) {
     request.bytes_max = bytes;
     request.whole = IsWhole(load);
     pieces_[request.tag] = id;
-    objects_->Ask(request);
+    objects_->Ask(std::exchange(request, {.verb = request.verb, .name = request.name}));
   };
+  if (load.section_first > 0) ask(0, kSealedHeadBytes);
+  request.bytes = TakeSpare();
   if (load.section_first == 0) return ask(0, kSealedHeadBytes + range.bytes);
-  ask(0, kSealedHeadBytes);
   ask(range.offset, range.bytes);
+}
+
+std::vector<std::byte> RemoteRecords::TakeSpare() {
+  if (spares_.empty()) return {};
+  std::vector<std::byte> memory = std::move(spares_.back());
+  spares_.pop_back();
+  spare_bytes_ -= memory.capacity();
+  return memory;
+}
+
+void RemoteRecords::GiveSpare(std::vector<std::byte> memory) {
+  if (memory.empty() || spare_bytes_ + memory.capacity() > kSpareBytesMax) return;
+  spare_bytes_ += memory.capacity();
+  spares_.push_back(std::move(memory));
 }
 
 void RemoteRecords::Send(uint64_t id, Job& job) {
@@ -220,10 +236,11 @@ RecordMiss RemoteRecords::WhyNot(const Job& job) const {
 }
 
 void RemoteRecords::EndRead(Jobs::iterator at, StoreOutcome outcome, RecordMiss miss) {
-  const Job& job = at->second;
+  Job& job = at->second;
   const uint64_t us = clock_.NowMicros() - job.begin_us;
   const bool waited = job.waits_for.has_value();
   const Digest key = job.key;
+  GiveSpare(std::move(job.sealed));
   // What is not what it should be is as good as absent: it is computed, and put in its place.
   if (outcome == StoreOutcome::kMiss) Note(key, Presence::kAbsent);
   {

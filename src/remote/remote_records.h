@@ -105,6 +105,8 @@ class RemoteRecords {
 
   void Send(uint64_t id, Job& job);
   void SendRead(uint64_t id, const Job& job);
+  std::vector<std::byte> TakeSpare();
+  void GiveSpare(std::vector<std::byte> memory);
   void OnReply(ObjectReply& reply, std::vector<tier::StoreCompletion>& done);
   void OnRead(Jobs::iterator at, ObjectReply& reply);
   void OnWritten(Jobs::iterator at, ObjectReply& reply);
@@ -140,6 +142,9 @@ class RemoteRecords {
   uint64_t next_id_ = 1;
   uint64_t writing_bytes_ = 0;
   std::vector<tier::StoreCompletion> ended_;
+  // Of reads that have ended, for the next ones: new memory costs more than what is read into it.
+  std::vector<std::vector<std::byte>> spares_;
+  uint64_t spare_bytes_ = 0;
 
   mutable Mutex mutex_{LockRank::kLeaf};
   PresenceMemory presence_ QUIRE_GUARDED_BY(mutex_);

@@ -57,7 +57,8 @@ RespReader::Step RespReader::FillBulk() {
 
 // One value, or the begin of an array, which is a frame then (kMore with a new frame is not told
 // from one without: Next looks at both).
-RespReader::Step RespReader::One(uint64_t bulk_max, RespValue& value) {
+RespReader::Step RespReader::One(uint64_t bulk_max, RespValue& value,
+                                 std::vector<std::byte>& memory) {
   if (!in_bulk_) {
     std::string_view line;
     if (const Step step = Line(line); step != Step::kValue) return step;
@@ -89,7 +90,8 @@ RespReader::Step RespReader::One(uint64_t bulk_max, RespValue& value) {
       return Step::kValue;
     }
     if (count > bulk_max) return Step::kTooLong;
-    bulk_.assign(count, std::byte{});
+    bulk_ = std::exchange(memory, {});
+    bulk_.resize(count);
     filled_ = 0;
     in_bulk_ = true;
   }
@@ -98,11 +100,12 @@ RespReader::Step RespReader::One(uint64_t bulk_max, RespValue& value) {
   return Step::kValue;
 }
 
-RespReader::Step RespReader::Next(uint64_t bulk_max, RespValue& value) {
+RespReader::Step RespReader::Next(uint64_t bulk_max, RespValue& value,
+                                  std::vector<std::byte>& memory) {
   while (true) {
     const size_t depth = frames_.size();
     RespValue next;
-    if (const Step step = One(bulk_max, next); step != Step::kValue) return step;
+    if (const Step step = One(bulk_max, next, memory); step != Step::kValue) return step;
     if (frames_.size() > depth) continue;  // an array begins
     while (!frames_.empty()) {
       frames_.back().array.items.push_back(std::move(next));

@@ -43,7 +43,8 @@ class RespReader {
   /// Where the next bytes go; never empty after Next said kMore. A long bulk is received in place.
   std::span<std::byte> Room();
   void Received(size_t bytes);
-  Step Next(uint64_t bulk_max, RespValue& value);
+  /// The first bulk that begins is read into `memory`, as far as it suffices.
+  Step Next(uint64_t bulk_max, RespValue& value, std::vector<std::byte>& memory);
 
  private:
   static constexpr size_t kBufferBytes = 64 << 10;
@@ -57,7 +58,7 @@ class RespReader {
   };
 
   Step Line(std::string_view& line);
-  Step One(uint64_t bulk_max, RespValue& value);
+  Step One(uint64_t bulk_max, RespValue& value, std::vector<std::byte>& memory);
   Step FillBulk();
 
   std::vector<std::byte> buffer_;

@@ -19,7 +19,8 @@ size_t Read(std::span<const uint8_t> input, size_t piece, RespReader::Step& end)
   size_t values = 0;
   while (true) {
     RespValue value;
-    end = reader.Next(kBulkMax, value);
+    std::vector<std::byte> memory(values % 3);
+    end = reader.Next(kBulkMax, value, memory);
     if (end == RespReader::Step::kValue) {
       ++values;
       continue;

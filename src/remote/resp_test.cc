@@ -17,7 +17,8 @@ Step Feed(RespReader& reader, std::string_view text, size_t piece, uint64_t bulk
           std::vector<RespValue>& values) {
   while (true) {
     RespValue value;
-    const Step step = reader.Next(bulk_max, value);
+    std::vector<std::byte> memory(values.size() % 3 * 50'000, std::byte{7});
+    const Step step = reader.Next(bulk_max, value, memory);
     if (step == Step::kValue) {
       values.push_back(std::move(value));
       continue;

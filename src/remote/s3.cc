@@ -193,6 +193,8 @@ void S3Loop::SetUp(Call& call) {
   call.got_max = kTextBytesMax;
   switch (request.verb) {
     case ObjectVerb::kGet: {
+      call.got = std::exchange(call.request.bytes, {});
+      call.got.clear();
       call.got_max = std::max(request.bytes_max, uint64_t{4096});  // an error is short
       if (request.whole) break;
       const uint64_t last = request.offset + request.bytes_max - 1;

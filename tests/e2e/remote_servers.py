@@ -104,14 +104,16 @@ def redis_cluster(folder, masters=3):
 
 
 @contextlib.contextmanager
-def s3(folder, bucket):
-    """Its port. The bucket is there."""
+def s3(folder, bucket, anonymous=False):
+    """Its port. The bucket is there. `anonymous`: for those without a key, too."""
     folder.mkdir(parents=True)
     config = folder / "s3.json"
-    config.write_text(json.dumps({"identities": [
-        {"name": "test", "credentials": [{"accessKey": S3_KEY["AWS_ACCESS_KEY_ID"],
-                                          "secretKey": S3_KEY["AWS_SECRET_ACCESS_KEY"]}],
-         "actions": ["Admin", "Read", "Write", "List"]}]}))
+    identities = [{"name": "test", "credentials": [{"accessKey": S3_KEY["AWS_ACCESS_KEY_ID"],
+                                                    "secretKey": S3_KEY["AWS_SECRET_ACCESS_KEY"]}],
+                   "actions": ["Admin", "Read", "Write", "List"]}]
+    if anonymous:
+        identities.append({"name": "anonymous", "actions": ["Read", "Write"]})
+    config.write_text(json.dumps({"identities": identities}))
     (folder / "data").mkdir()
     # Each of its ports has another one 10,000 above it.
     ports = []
@@ -122,7 +124,7 @@ def s3(folder, bucket):
     master, volume, filer, port = ports
     command = [WEED, "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
                f"-master.port={master}", f"-volume.port={volume}", "-filer", f"-filer.port={filer}", "-s3",
-               f"-s3.port={port}", f"-s3.config={config}", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
+               f"-s3.port={port}", f"-s3.config={config}", "-volume.max=100", "-master.volumeSizeLimitMB=64"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
