@@ -275,8 +275,8 @@ def test_engines_of_two_machines_share_a_remote(tmp_path):
         for store in (None, tmp_path / "second"):
             with Engine(MODEL, store=store, hot_bytes=64 << 20, threads=2, load="always", fleet_key=key,
                         remote=f"redis://127.0.0.1:{server.port}/shared", remote_writes_all=True) as engine:
-                answer = engine.ask(TEXT, max_tokens=8, stop=False)
-                answers.append((answer.read(), answer.tokens))
+                with engine.ask(TEXT, max_tokens=8, stop=False) as answer:
+                    answers.append((answer.read(), answer.tokens))
     (first, tokens), (second, again) = answers
     assert first.loaded_tokens == 0
     assert second.loaded_tokens >= (first.prompt_tokens - 1) // 16 * 16 > 0
