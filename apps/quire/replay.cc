@@ -1,6 +1,7 @@
 // quire replay: what a recorded service would have hit, by policy and capacity.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -23,6 +24,8 @@ struct ReplayFlags {
   std::optional<uint64_t> resample = {};  // seed
   uint64_t store_blocks = 0;
   uint64_t segment_blocks = ReplayOptions{}.segment_blocks;
+  std::string remote_writes = {};  // empty: there is no remote
+  uint32_t machines = 1;
   double hint_share = 0;
   uint64_t hint_s = 300;
   uint64_t sessions = 0;  // to draw; 0: as many as there are
@@ -30,6 +33,18 @@ struct ReplayFlags {
   std::string svg = {};  // file for the curve
   bool json = false;
 };
+
+constexpr std::pair<std::string_view, ReplayRemoteWrites> kRemoteWrites[] = {
+    {"reused", ReplayRemoteWrites::kReused},
+    {"evicted", ReplayRemoteWrites::kEvicted},
+    {"all", ReplayRemoteWrites::kAll}};
+
+std::optional<ReplayRemoteWrites> RemoteWritesOf(const std::string& name) {
+  for (const auto& [known, writes] : kRemoteWrites) {
+    if (known == name) return writes;
+  }
+  return std::nullopt;
+}
 
 nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input, uint64_t capacity,
                               const std::string& policy) {
@@ -39,6 +54,8 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
                                      {.progress = progress,
                                       .store_blocks = flags.store_blocks,
                                       .segment_blocks = flags.segment_blocks,
+                                      .remote_writes = RemoteWritesOf(flags.remote_writes),
+                                      .machines = flags.machines,
                                       .hint_share = flags.hint_share,
                                       .hint_ms_most = flags.hint_s * 1000});
   nlohmann::ordered_json run = {{"policy", policy},
@@ -62,7 +79,12 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
               {"segment_blocks", flags.segment_blocks},
               {"store_hit_blocks", result.store_hit_blocks},
               {"store_written_blocks", result.store_written_blocks},
-              {"store_recycled_blocks", result.store_recycled_blocks}});
+              {"store_recycled_blocks", result.store_recycled_blocks},
+              {"machines", flags.machines}});
+  if (flags.remote_writes.empty()) return run;
+  run.update({{"remote_writes", flags.remote_writes},
+              {"remote_hit_blocks", result.remote_hit_blocks},
+              {"remote_written_blocks", result.remote_written_blocks}});
   return run;
 }
 
@@ -109,6 +131,10 @@ int RunCurve(const ReplayFlags& flags, const ReplayInput& input) {
 }
 
 int RunReplay(const ReplayFlags& flags) {
+  if (flags.machines > 1 && std::ranges::count(flags.policies, "belady") > 0) {
+    return Report("replay", {.code = ErrorCode::kInvalidArgument,
+                             .message = "--policy belady knows one machine alone"});
+  }
   auto trace = ReadTrace(flags.trace);
   if (!trace) return Report("replay", trace.error());
   if (flags.resample) trace = Resample(*trace, *flags.resample, flags.sessions);
@@ -170,6 +196,22 @@ void AddReplay(Command& program) {
                .value = &flags->segment_blocks,
                .help = "Blocks that the store recycles at once",
                .check = Between<uint64_t>{1, uint64_t{1} << 20},
+               .shows_default = true,
+               .needs = "--store-blocks"});
+  command.Add({.name = "--remote-writes",
+               .value = &flags->remote_writes,
+               .help =
+                   "A remote behind the store, which keeps everything, and what is written to "
+                   "it: reused: what is used again; evicted: that, and what the store recycles; "
+                   "all",
+               .check = OneOf{"reused", "evicted", "all"},
+               .needs = "--store-blocks"});
+  command.Add({.name = "--machines",
+               .value = &flags->machines,
+               .help =
+                   "So many machines, each with this memory and this store, take the requests in "
+                   "turn; a remote is shared by all",
+               .check = Between<uint32_t>{1, 1000},
                .shows_default = true,
                .needs = "--store-blocks"});
   command.Add({.name = "--hint-share",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -49,6 +50,7 @@ void ReplayStore::Put(uint64_t key, uint64_t block_index) {
                                  .used = uses_.Use(block_index)};
   segment.tail += kBlockBytes;
   QUIRE_CHECK(index_.Insert(entry));
+  keys_[*active_].push_back(key);
   segments_.CountIn(entry);
   ++written_;
 }
@@ -61,8 +63,13 @@ void ReplayStore::BeginSegment() {
   QUIRE_CHECK(number.has_value());
   segments_.Reserve(*number);
   recycled_ += index_.RemoveSegment(*number);
+  keys_.resize(segments_.size());
+  left_.insert(left_.end(), keys_[*number].begin(), keys_[*number].end());
+  keys_[*number].clear();
   segments_[*number] = {.state = SegmentState::kActive};
   active_ = *number;
 }
+
+std::vector<uint64_t> ReplayStore::TakeLeft() { return std::exchange(left_, {}); }
 
 }  // namespace quire::app

@@ -11,7 +11,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "apps/quire/replay_store.h"
 #include "base/check.h"
 #include "base/prng.h"
 #include "bench/pairs.h"
@@ -121,8 +120,10 @@ class Retained {
 class Replayer {
  public:
   Replayer(uint64_t capacity_blocks, std::unique_ptr<evict::Policy> policy, BeladyPolicy* bound,
-           const ReplayOptions& options)
-      : ledger_(capacity_blocks * kBlockBytes),
+           ReplayRemote* remote, const ReplayOptions& options)
+      : remote_(remote),
+        remote_writes_(options.remote_writes),
+        ledger_(capacity_blocks * kBlockBytes),
         policy_(std::move(policy)),
         bound_(bound),
         log_(options.log),
@@ -139,6 +140,7 @@ class Replayer {
   struct Hits {
     uint32_t memory = 0;
     uint32_t store = 0;
+    uint32_t remote = 0;
   };
 
   // Shape: prompt [request.blocks * kTraceBlockTokens], keys
@@ -152,6 +154,12 @@ class Replayer {
     }
     uint32_t loaded = 0;
     while (store_ && found + loaded < keys.size() && store_->Has(keys[found + loaded])) ++loaded;
+    const uint32_t here = found + loaded;
+    uint32_t fetched = 0;
+    while (remote_ != nullptr && here + fetched < keys.size() &&
+           remote_->Has(keys[here + fetched])) {
+      ++fetched;
+    }
     policy_->Advance(request.time_ms);
     retained_.EndBy(request.time_ms, [&](BlockId block, uint64_t key, BlockId parent,
                                          size_t depth) {
@@ -187,8 +195,9 @@ class Replayer {
     }
     policy_->End();
     if (store_) TellStore(keys, found, loaded);
+    if (remote_ != nullptr) TellRemote(keys, here, fetched);
     if (log_ != nullptr) log_->hits.push_back(found);
-    return {.memory = found, .store = loaded};
+    return {.memory = found, .store = loaded, .remote = fetched};
   }
 
   const std::optional<ReplayStore>& store() const { return store_; }
@@ -205,6 +214,15 @@ class Replayer {
       const bool lost = i < found + loaded && !store_->Use(keys[i], i);
       if (i >= found + loaded || (lost && writes_again_)) store_->Put(keys[i], i);
     }
+  }
+
+  void TellRemote(std::span<const uint64_t> keys, uint32_t here, uint32_t fetched) {
+    const bool all = remote_writes_ == ReplayRemoteWrites::kAll;
+    for (const uint64_t key : all ? keys.subspan(here + fetched) : keys.first(here)) {
+      remote_->Put(key);
+    }
+    if (remote_writes_ != ReplayRemoteWrites::kEvicted || !store_) return;
+    for (const uint64_t key : store_->TakeLeft()) remote_->Put(key);
   }
 
   // Pays for one more block of the path, if need be with what nobody holds.
@@ -239,6 +257,8 @@ class Replayer {
     return block;
   }
 
+  ReplayRemote* const remote_;  // or null
+  const std::optional<ReplayRemoteWrites> remote_writes_;
   index::RadixTree tree_{kTraceBlockTokens};
   const index::RootId root_ = tree_.Root({});
   quota::Ledger ledger_;
@@ -315,23 +335,30 @@ double ReplayResult::blocks_per_second() const {
 
 ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const std::string& policy,
                     const ReplayOptions& options) {
-  std::vector<uint64_t> next_uses;
-  std::unique_ptr<evict::Policy> object;
-  BeladyPolicy* bound = nullptr;
-  if (policy == kBelady) {
-    next_uses = input.NextUses();
-    auto belady = std::make_unique<BeladyPolicy>(next_uses);
-    bound = belady.get();
-    object = std::move(belady);
-  } else {
-    object = evict::MakePolicy(policy);
-    if (object == nullptr) object = evict::MakeBaseline(policy);
-  }
-  QUIRE_CHECK_MSG(object != nullptr, "no such policy");
+  QUIRE_CHECK_MSG(options.machines == 1 || policy != kBelady, "the bound knows one machine");
+  const std::vector<uint64_t> next_uses =
+      policy == kBelady ? input.NextUses() : std::vector<uint64_t>();
   capacity_blocks = std::min(capacity_blocks, input.unique_blocks());
-  object->SetHistory(
-      options.history_bytes.value_or(capacity_blocks * evict::HistoryBytesPerSlot(UINT64_MAX)));
-  Replayer replayer(capacity_blocks, std::move(object), bound, options);
+  ReplayRemote remote;
+  std::vector<std::unique_ptr<Replayer>> machines;
+  for (uint32_t i = 0; i < options.machines; ++i) {
+    std::unique_ptr<evict::Policy> object;
+    BeladyPolicy* bound = nullptr;
+    if (policy == kBelady) {
+      auto belady = std::make_unique<BeladyPolicy>(next_uses);
+      bound = belady.get();
+      object = std::move(belady);
+    } else {
+      object = evict::MakePolicy(policy);
+      if (object == nullptr) object = evict::MakeBaseline(policy);
+    }
+    QUIRE_CHECK_MSG(object != nullptr, "no such policy");
+    object->SetHistory(
+        options.history_bytes.value_or(capacity_blocks * evict::HistoryBytesPerSlot(UINT64_MAX)));
+    machines.push_back(std::make_unique<Replayer>(capacity_blocks, std::move(object), bound,
+                                                  options.remote_writes ? &remote : nullptr,
+                                                  options));
+  }
   ReplayResult result;
   std::vector<TokenId> tokens;
   std::vector<uint64_t> keys;
@@ -350,13 +377,14 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     uint64_t first = 0;
     for (size_t i = 0; i < turn.size(); ++i) {
       const ReplayInput::Request& request = turn[i];
-      const auto hits =
-          replayer.Run(request,
-                       std::span(tokens).subspan(first * kTraceBlockTokens,
-                                                 uint64_t{request.blocks} * kTraceBlockTokens),
-                       std::span(keys).subspan(first, request.blocks), gaps[begin + i]);
-      result.hit_blocks += hits.memory + hits.store;
+      const auto hits = machines[(begin + i) % machines.size()]->Run(
+          request,
+          std::span(tokens).subspan(first * kTraceBlockTokens,
+                                    uint64_t{request.blocks} * kTraceBlockTokens),
+          std::span(keys).subspan(first, request.blocks), gaps[begin + i]);
+      result.hit_blocks += hits.memory + hits.store + hits.remote;
       result.store_hit_blocks += hits.store;
+      result.remote_hit_blocks += hits.remote;
       first += request.blocks;
     }
     result.seconds += bench::ThreadSeconds() - begin_s;
@@ -364,14 +392,16 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     result.requests += turn.size();
     options.progress(result.requests);
   }
-  result.evicted_blocks = replayer.evicted();
-  result.digest = replayer.digest();
-  result.hints = replayer.hints();
-  result.hints_clipped = replayer.hints_clipped();
-  if (replayer.store()) {
-    result.store_written_blocks = replayer.store()->written();
-    result.store_recycled_blocks = replayer.store()->recycled();
+  for (const auto& machine : machines) {
+    result.evicted_blocks += machine->evicted();
+    result.digest = result.digest * kFnvPrime ^ machine->digest();
+    result.hints += machine->hints();
+    result.hints_clipped += machine->hints_clipped();
+    if (!machine->store()) continue;
+    result.store_written_blocks += machine->store()->written();
+    result.store_recycled_blocks += machine->store()->recycled();
   }
+  result.remote_written_blocks = remote.written();
   return result;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/quire/replay_store.h"
 #include "apps/quire/trace.h"
 #include "evict/leaf_order.h"
 #include "evict/policies.h"
@@ -95,10 +96,12 @@ class ReplayInput {
 struct ReplayResult {
   uint64_t requests = 0;
   uint64_t blocks = 0;
-  uint64_t hit_blocks = 0;        // in memory and in the store below
-  uint64_t store_hit_blocks = 0;  // of these, in the store
+  uint64_t hit_blocks = 0;         // in memory, in the store below and in the remote
+  uint64_t store_hit_blocks = 0;   // of these, in the store
+  uint64_t remote_hit_blocks = 0;  // of these, in the remote
   uint64_t store_written_blocks = 0;
   uint64_t store_recycled_blocks = 0;
+  uint64_t remote_written_blocks = 0;
   uint64_t evicted_blocks = 0;
   uint64_t hints = 0;          // that were given
   uint64_t hints_clipped = 0;  // of these, kept in part or not at all
@@ -125,6 +128,10 @@ struct ReplayOptions {
   /// are written at once, and what the store has behind a path's end in memory is a hit, too.
   uint64_t store_blocks = 0;
   uint64_t segment_blocks = 64;
+  /// A remote behind the store, which keeps everything; none: there is none. Machines share it,
+  /// each with memory and a store of its own; requests go to them in turn.
+  std::optional<ReplayRemoteWrites> remote_writes = {};
+  uint32_t machines = 1;
   /// Each request that another one goes on from soon enough says so when it ends, as an agent that
   /// waits for a tool may, and is kept until then: of all that is kept so, this share of the
   /// capacity at most. 0: nobody says anything.
@@ -143,7 +150,7 @@ struct ReplayOptions {
 /// publishes no partial last block, and computes the last token of a prompt, so that one of whole
 /// blocks leaves the last one to be computed.
 ///
-/// Shape: policy is a name of ReplayPolicies()
+/// Shape: policy is a name of ReplayPolicies(); that of the bound knows one machine alone
 ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const std::string& policy,
                     const ReplayOptions& options = {});
 

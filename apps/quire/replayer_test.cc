@@ -251,5 +251,55 @@ TEST(ReplayHints, WhatIsHintedIsThereWhenItGoesOn) {
   EXPECT_EQ(Replay(input, 8, "lru", {.hint_share = 0.25}).hit_blocks, 2);
 }
 
+// Four blocks in memory, two segments of four below; two machines, asked in turn.
+TEST(ReplayRemotes, WhatIsWrittenIsHitByTheOtherMachine) {
+  const Trace trace = {{.block_ids = {1, 2, 3}},  // of the first machine
+                       {.block_ids = {1, 2, 3}},  // of the second
+                       {.block_ids = {1, 2, 4}},  // which the first one uses again
+                       {.block_ids = {1, 2, 3, 10}}, {.block_ids = {5, 6, 7, 8}},
+                       {.block_ids = {1, 2, 4, 9}}};
+  const ReplayInput input(trace);
+  const auto replay = [&](std::optional<ReplayRemoteWrites> writes, uint32_t machines) {
+    return Replay(
+        input, 4, "lru",
+        {.store_blocks = 8, .segment_blocks = 4, .remote_writes = writes, .machines = machines});
+  };
+  const ReplayResult none = replay({}, 2);
+  EXPECT_EQ(none.remote_hit_blocks, 0u);
+  EXPECT_EQ(none.remote_written_blocks, 0u);
+  const ReplayResult all = replay(ReplayRemoteWrites::kAll, 2);
+  EXPECT_EQ(all.remote_written_blocks, input.unique_blocks());
+  // 3 of the second request; of the sixth, to the second machine, all but 9.
+  EXPECT_EQ(all.remote_hit_blocks, 3u + 1u);
+  EXPECT_EQ(all.hit_blocks, none.hit_blocks + all.remote_hit_blocks);
+  // 1, 2 when the first machine uses them again, and 3 when the second does.
+  const ReplayResult reused = replay(ReplayRemoteWrites::kReused, 2);
+  EXPECT_EQ(reused.remote_written_blocks, 3u);
+  EXPECT_EQ(reused.remote_hit_blocks, 0u);
+  const ReplayResult evicted = replay(ReplayRemoteWrites::kEvicted, 2);
+  EXPECT_GE(evicted.remote_written_blocks, reused.remote_written_blocks);
+}
+
+TEST(ReplayRemotes, OneMachineFindsThereWhatItsStoreLost) {
+  Trace trace;
+  for (const uint64_t round : {0, 1}) {
+    (void)round;
+    for (uint64_t prompt = 0; prompt < 10; ++prompt) {
+      trace.push_back({.block_ids = {4 * prompt, 4 * prompt + 1, 4 * prompt + 2, 4 * prompt + 3}});
+    }
+  }
+  const ReplayInput input(trace);
+  const auto replay = [&](ReplayRemoteWrites writes) {
+    return Replay(input, 4, "lru",
+                  {.store_blocks = 8, .segment_blocks = 4, .remote_writes = writes});
+  };
+  // Nothing is used again while it is here.
+  EXPECT_EQ(replay(ReplayRemoteWrites::kReused).remote_written_blocks, 0u);
+  EXPECT_EQ(replay(ReplayRemoteWrites::kReused).hit_blocks, 0u);
+  EXPECT_EQ(replay(ReplayRemoteWrites::kEvicted).hit_blocks, 40u);
+  EXPECT_EQ(replay(ReplayRemoteWrites::kEvicted).remote_written_blocks, 40u);
+  EXPECT_EQ(replay(ReplayRemoteWrites::kAll).hit_blocks, 40u);
+}
+
 }  // namespace
 }  // namespace quire::app
