@@ -63,8 +63,9 @@ void Driver::Turn() {
     AtSyncPoint("driver: before a tick");
     const TickReport report = engine_.Tick();
     {
+      const EngineStats stats = engine_.stats();  // which takes locks of its own
       MutexLock lock(mutex_);
-      stats_ = engine_.stats();
+      stats_ = stats;
     }
     TellSequences();
     if (ending && report.settled) return;  // who awaits an answer has it
