@@ -51,7 +51,6 @@ nlohmann::ordered_json RecordJson(const tier::RecordSummary& record) {
           {"block_index", record.block_index},
           {"tokens", record.token_count},
           {"bytes", record.record_bytes()},
-          {"priority", record.priority.priority},
           {"segment", record.location.segment},
           {"offset", record.location.offset}};
 }

@@ -235,7 +235,7 @@ void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
     if (request.crcs.empty()) crcs_.push_back(Crc32c(request.sections[i]));
   }
   header_.resize(layout.header_bytes());
-  EncodeHeader(request.identity, layout, request.priority, location, crcs_, header_);
+  EncodeHeader(request.identity, layout, location, crcs_, header_);
   // The segment is in use until the commit ends.
   if (open_.segments.insert(number).second) ++state_.segments[number].writes;
   Append(number, header_);

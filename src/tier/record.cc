@@ -34,8 +34,7 @@ struct StoredHeader {
   uint64_t payload_bytes;
   uint64_t segment;
   uint64_t segment_offset;
-  uint64_t priority_end_s;
-  uint32_t priority;
+  uint32_t unused[3];  // zero
   uint32_t token_count;
   uint32_t section_count;
   uint32_t header_bytes;
@@ -46,7 +45,8 @@ struct StoredHeader {
 static_assert(sizeof(StoredHeader) == 256 && alignof(StoredHeader) == 8);
 static_assert(offsetof(StoredHeader, key) == 16 && offsetof(StoredHeader, publisher) == 144);
 static_assert(offsetof(StoredHeader, erase_epoch) == 160);
-static_assert(offsetof(StoredHeader, priority) == 224 && offsetof(StoredHeader, header_crc) == 252);
+static_assert(offsetof(StoredHeader, token_count) == 228);
+static_assert(offsetof(StoredHeader, header_crc) == 252);
 static_assert(sizeof(TokenId) == 4);
 
 constexpr uint64_t kPrefixBytes = offsetof(StoredHeader, prefix_crc);
@@ -226,8 +226,8 @@ std::string_view RecordMissName(RecordMiss miss) {
 }
 
 void EncodeHeader(const RecordIdentity& identity, const RecordLayout& layout,
-                  const RecordPriority& priority, const RecordLocation& location,
-                  std::span<const uint32_t> crcs, std::span<std::byte> out) {
+                  const RecordLocation& location, std::span<const uint32_t> crcs,
+                  std::span<std::byte> out) {
   QUIRE_CHECK(out.size() == layout.header_bytes() && crcs.size() == layout.sections().size());
   QUIRE_CHECK(identity.tokens.size() == layout.token_count());
   StoredHeader header = Prefix();
@@ -239,8 +239,6 @@ void EncodeHeader(const RecordIdentity& identity, const RecordLayout& layout,
   header.erase_epoch = identity.erase_epoch;
   header.block_index = identity.block_index;
   header.payload_bytes = layout.payload_bytes();
-  header.priority_end_s = priority.end_s;
-  header.priority = priority.priority;
   header.token_count = layout.token_count();
   header.section_count = static_cast<uint32_t>(crcs.size());
   header.kind = kKindBlock;
@@ -281,7 +279,6 @@ std::expected<RecordSummary, RecordMiss> InspectHeader(std::span<const std::byte
                        .token_count = header.token_count,
                        .section_count = header.section_count,
                        .is_void = header.kind == kKindVoid,
-                       .priority = {.priority = header.priority, .end_s = header.priority_end_s},
                        .location = {.segment = header.segment,
                                     .offset = header.segment_offset,
                                     .generation = header.generation,

@@ -80,14 +80,6 @@ struct RecordIdentity {
   std::span<const TokenId> tokens{};  // [layout.token_count()]
 };
 
-/// Priority of a block and when it ends; carried for whoever reads the record.
-struct RecordPriority {
-  uint32_t priority = 0;
-  uint64_t end_s = 0;  // Unix time; 0: never
-
-  bool operator==(const RecordPriority&) const = default;
-};
-
 /// Where a store put a record. A record that is found elsewhere is not one.
 struct RecordLocation {
   uint64_t segment = 0;
@@ -137,8 +129,8 @@ static_assert(sizeof(StoredSection) == 48);
 
 /// Writes a header: `out` [layout.header_bytes()]. `crcs` has the CRC32C of every section's bytes.
 void EncodeHeader(const RecordIdentity& identity, const RecordLayout& layout,
-                  const RecordPriority& priority, const RecordLocation& location,
-                  std::span<const uint32_t> crcs, std::span<std::byte> out);
+                  const RecordLocation& location, std::span<const uint32_t> crcs,
+                  std::span<std::byte> out);
 
 /// What a header says about itself, all of it checked for sense but compared with nothing.
 struct RecordSummary {
@@ -154,7 +146,6 @@ struct RecordSummary {
   uint32_t token_count = 0;
   uint32_t section_count = 0;
   bool is_void = false;  // a stretch of a segment that holds no record
-  RecordPriority priority{};
   RecordLocation location{};
 
   uint64_t record_bytes() const { return header_bytes + payload_bytes; }

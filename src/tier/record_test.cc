@@ -33,7 +33,7 @@ class RecordTest : public testing::Test {
 
   const RecordLayout layout_ = TestLayout(16, 3, 1000);
   TestRecord record_{9, layout_, "tenant", 4};
-  std::vector<std::byte> encoded_ = record_.Encoded(kLocation, {.priority = 7, .end_s = 1234});
+  std::vector<std::byte> encoded_ = record_.Encoded(kLocation);
 };
 
 TEST_F(RecordTest, LiesOnPagesInTheOrderOfItsLayout) {
@@ -61,7 +61,6 @@ TEST_F(RecordTest, IsFoundByItsOwnIdentity) {
   EXPECT_EQ(summary->publisher, PublisherOf("tenant"));
   EXPECT_EQ(summary->erase_epoch, 4);
   EXPECT_EQ(summary->record_bytes(), layout_.record_bytes());
-  EXPECT_EQ(summary->priority, (RecordPriority{.priority = 7, .end_s = 1234}));
   EXPECT_EQ(summary->location, kLocation);
   EXPECT_FALSE(summary->is_void);
 }

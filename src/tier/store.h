@@ -69,7 +69,6 @@ struct PutRequest {
   /// [layout->sections()], the CRC32C of each, where the caller knows them; empty: the store
   /// takes them.
   std::span<const uint32_t> crcs{};
-  RecordPriority priority{};
   uint64_t tag = 0;
 };
 

@@ -81,10 +81,9 @@ class TestRecord {
     return crcs;
   }
   /// The whole record as a store writes it.
-  std::vector<std::byte> Encoded(const RecordLocation& location,
-                                 const RecordPriority& priority = {}) const {
+  std::vector<std::byte> Encoded(const RecordLocation& location) const {
     std::vector<std::byte> out(layout_->record_bytes());
-    EncodeHeader(identity_, *layout_, priority, location, Crcs(),
+    EncodeHeader(identity_, *layout_, location, Crcs(),
                  std::span(out).first(layout_->header_bytes()));
     for (size_t i = 0; i < sections_.size(); ++i) {
       std::copy(sections_[i].begin(), sections_[i].end(),

@@ -147,8 +147,7 @@ StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
                       : bytes.data() + layout.header_bytes() + layout.offset(i + 1),
               std::byte{0});
   }
-  EncodeHeader(identity, layout, request.priority, record.location, crcs,
-               bytes.first(layout.header_bytes()));
+  EncodeHeader(identity, layout, record.location, crcs, bytes.first(layout.header_bytes()));
   // The parent of a first block is its root, which is no record.
   if (identity.block_index == 0 && identity.parent != Digest{} &&
       !by_key_.contains(identity.parent)) {
