@@ -177,7 +177,8 @@ def test_the_store_is_another_medium(tmp_path):
     events, replay = endpoints(tmp_path)
     index = kv_index.KvIndex()
     kv_index.Follower(index, events, replay).start()
-    with quire_server.serving(tmp_path / "a", "--store", tmp_path / "store", *events_flags(events, replay)) as server:
+    flags = ["--store", tmp_path / "store", "--operator-listen", "127.0.0.1:0", *events_flags(events, replay)]
+    with quire_server.serving(tmp_path / "a", *flags) as server:
         assert server.ask("/v1/completions", {"prompt": TEXT, "max_tokens": 1})[0] == 200
         end = time.monotonic() + 20
         while not index.blocks or any(block.media != {"GPU", "STORAGE"} for block in index.blocks.values()):
@@ -185,13 +186,16 @@ def test_the_store_is_another_medium(tmp_path):
             time.sleep(0.05)
         blocks = len(index.blocks)
         # What leaves memory is found in the store, so the router still goes there for it.
-        demoted = server.ask("/v1/cache/demote", {"prompt": TEXT})[1]["blocks"]
+        server.wait_idle()
+        status, answer = server.ask("/v1/cache/demote", {"prompt": TEXT}, url=server.operator_url)
+        assert status == 200, answer
+        demoted = answer["blocks"]
         assert demoted > 0
         while sum(block.media == {"STORAGE"} for block in index.blocks.values()) != demoted:
             assert time.monotonic() < end, index.blocks
             time.sleep(0.05)
         assert len(index.blocks) == blocks
-        assert server.ask("/v1/cache/erase", {"tenant": "default"})[0] == 200
+        assert server.ask("/v1/cache/erase", {"tenant": "default"}, url=server.operator_url)[0] == 200
         while index.blocks:
             assert time.monotonic() < end, index.blocks
             time.sleep(0.05)
@@ -199,9 +203,9 @@ def test_the_store_is_another_medium(tmp_path):
 
 def test_flags(tmp_path):
     done = quire_cli.run("serve", "--model", quire_server.TINY, "--events", "5557")
-    assert done.returncode == 3 and "'5557'" in done.stderr
+    assert done.exit_code == 3 and "'5557'" in done.stderr
     done = quire_cli.run("serve", "--model", quire_server.TINY, "--events-replay", "tcp://*:1")
-    assert done.returncode == 2 and "--events" in done.stderr
+    assert done.exit_code == 2 and "--events" in done.stderr
 
 
 @contextlib.contextmanager
@@ -262,11 +266,13 @@ def test_messages_have_the_format_of_vllm(tmp_path):
     socket.subscribe("kv@")
     socket.connect(events)
     with quire_server.serving(tmp_path / "a", *events_flags(events, replay), "--events-topic", "kv@a@tiny") as server:
+        assert socket.poll(10_000)  # from now on it hears all
         prompt = [7] * BLOCK + [8] * BLOCK + [9]
         assert server.ask("/v1/completions", {"prompt": prompt, "max_tokens": 1})[0] == 200
         stored, last = None, None
+        end = time.monotonic() + 20
         while stored is None:
-            assert socket.poll(10_000)
+            assert socket.poll(10_000) and time.monotonic() < end
             topic, number, payload = socket.recv_multipart()
             assert topic == b"kv@a@tiny" and len(number) == 8
             assert last is None or int.from_bytes(number, "big") == last + 1
