@@ -40,7 +40,7 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME "${library}")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS libcurl4)  # loaded for s3:// addresses alone
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS "libcurl4, libzmq5")  # loaded for s3:// and events
 # The `shlibs` file: programs that link libquire.so get their dependency on this package from it.
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
@@ -64,7 +64,7 @@ interface needs C++23, the C interface C99.")
 
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME quire)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS libcurl4)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4, libzmq5")
 set(CPACK_COMPONENT_PROGRAM_DESCRIPTION "KV cache of LLM inference: command line
 Quire is the KV cache of LLM inference: paged, shared by prefix, within a
 hard budget, with attention kernels that read it in place.

@@ -76,6 +76,7 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
   options.layout = ParseArenaLayout(flags.layout).value();
   options.placement = PlacementOf(flags.placement);
   options.policy = flags.policy;
+  options.announce = flags.announce;
   if (flags.eviction_batch == "adaptive") options.eviction_batch = EvictionBatch::kAdaptive;
   QUIRE_ASSIGN(options.hot_bytes, ParseBytes(flags.hot_bytes));
   QUIRE_ASSIGN(options.hot_bytes_max, ParseBytes(flags.hot_bytes_max));

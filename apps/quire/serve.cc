@@ -13,6 +13,7 @@
 #include "base/version.h"
 #include "env/clock.h"
 #include "env/file.h"
+#include "quire/events.h"
 #include "serve/driver.h"
 #include "serve/http/server.h"
 #include "serve/http/toml_file.h"
@@ -37,6 +38,7 @@ struct ServeFlags {
   std::string access_log = "-";
   http::ServerOptions server;
   http::ServiceOptions service;
+  EventOptions events;
   std::string body_bytes = "4MiB";
   std::string bodies_bytes = "64MiB";
   uint32_t adapters_max = serve::AdapterLimits{}.count_max;
@@ -124,6 +126,7 @@ Result<void> CheckFlags(ServeFlags& flags) {
   if (flags.server.bodies_bytes_max < flags.server.body_bytes_max) {
     return bad("--bodies-bytes is less than --body-bytes: no body of that size could be read");
   }
+  flags.runtime.announce = !flags.events.endpoint.empty();
   flags.runtime.keep_sessions = !flags.runtime.store.empty();
   // Who opens, forks or ends a session that has a file keeps a worker waiting for the disk.
   if (flags.runtime.keep_sessions) flags.server.worker_threads = 8;
@@ -229,6 +232,10 @@ Result<int> Serve(ServeFlags& flags) {
                                     .strftime_now = DateNow,
                                     .store = runtime->store(),
                                     .sessions = runtime->sessions()};
+  std::unique_ptr<EventPublisher> events;
+  if (ChangeFeed* const changes = runtime->cache().changes(); changes != nullptr) {
+    QUIRE_ASSIGN(events, EventPublisher::Start(*changes, flags.events));
+  }
   QUIRE_ASSIGN(const auto service, http::Service::Create(served, options, keys));
   QUIRE_ASSIGN(const auto server, http::Server::Create(*service, *log, flags.server));
   PrintWelcome(flags, *server, options.model_name);
@@ -247,6 +254,33 @@ int RunServe(Command& command, ServeFlags& flags) {
   if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
   const auto code = Serve(flags);
   return code ? *code : Report("serve", code.error());
+}
+
+void AddEvents(Command& command, EventOptions& events) {
+  const auto add = [&](const char* name, FlagValue value, const char* help, const char* needs,
+                       FlagCheck check) {
+    const bool shows_default = !std::holds_alternative<std::monostate>(check);
+    command.Add({.name = name,
+                 .value = value,
+                 .help = help,
+                 .check = std::move(check),
+                 .shows_default = shows_default,
+                 .group = "KV events",
+                 .needs = needs});
+  };
+  add("--events", &events.endpoint,
+      "Where routers hear which blocks come and go, by ZeroMQ (docs/events.md): tcp://*:5557 is "
+      "bound, tcp://HOST:5557 connected to (default: nowhere)",
+      "", {});
+  add("--events-replay", &events.replay_endpoint,
+      "Where they ask for what they missed: tcp://*:5558, bound (default: nowhere)", "--events",
+      {});
+  add("--events-topic", &events.topic, "First frame of each message, such as kv@HOST:8080@MODEL",
+      "--events", {});
+  add("--events-buffer", &events.buffer_steps, "Messages that are kept for --events-replay",
+      "--events", Between<uint64_t>{0, 1'000'000'000});
+  add("--events-hwm", &events.hwm, "Messages that wait for one subscriber; more are lost to it",
+      "--events", Between<uint32_t>{1, 1'000'000'000});
 }
 
 void AddLimits(Command& command, ServeFlags& flags) {
@@ -346,6 +380,7 @@ void AddServe(Command& program) {
                .check = OneOf{"whole", "grow"},
                .shows_default = true});
   AddOnFullFlag(command, flags->service.on_full);
+  AddEvents(command, flags->events);
   AddLimits(command, *flags);
   command.Run([flags, command]() mutable { return RunServe(command, *flags); });
 }

@@ -32,6 +32,7 @@ namespace [[gnu::visibility("default")]] quire {
 
 class AttentionBackend;
 class BlockOps;
+class ChangeFeed;
 
 /// How many bytes are evicted when room is needed.
 enum class EvictionBatch : uint8_t {
@@ -100,6 +101,9 @@ struct CacheOptions {
   // Where published blocks are kept below memory (quire/disk_store.h); tenants with a ttl are kept
   // in memory alone. Null: nowhere. Must outlive the cache.
   DiskStore* store = nullptr;
+  // Keeps account of what changes, for Cache::changes and an EventPublisher (quire/events.h). Takes
+  // about 100 bytes of the budget for each block.
+  bool announce = false;
 };
 
 /// A tenant: it pays for its blocks and reads only its own; or, with `shared`, a domain.
@@ -377,6 +381,9 @@ class Cache {
   ///         fit the budget; kBusy its sequences, plans, views and pins hold more than the quota.
   ///         The limits stay as they were then
   virtual Result<void> SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) = 0;
+  /// The changes of the blocks that every caller may know of: those of the default tenant, without
+  /// an adapter. Null without CacheOptions::announce.
+  virtual ChangeFeed* changes() = 0;
 };
 
 }  // namespace quire

@@ -204,11 +204,17 @@ typedef struct quire_cache_options {
   const void* reserved[2];  // NULL; they were the spill's until 0.2
   // Published blocks are written there, and found by a later process. NULL: nowhere.
   quire_disk_store* disk_store;
+  // Where KV events are published while the cache lives, where subscribers ask for what they
+  // missed, and the first frame of each message (docs/events.md). NULL: none.
+  const char* events;
+  const char* events_replay;
+  const char* events_topic;
 } quire_cache_options;
 
 /// Makes a cache.
 /// Errors: QUIRE_INVALID_ARGUMENT names the field; QUIRE_NO_SPACE hot_bytes cannot hold one block;
-///         QUIRE_UNSUPPORTED a codec or layout that this build lacks
+///         QUIRE_UNSUPPORTED a codec or layout that this build lacks, or events without libzmq;
+///         QUIRE_IO an endpoint of events cannot be bound
 quire_code quire_cache_create(const quire_cache_options* options, quire_cache** cache,
                               quire_error* error);
 void quire_cache_free(quire_cache* cache);

@@ -395,13 +395,14 @@ class Cache:
     Threads: any thread, any call. The GIL is let go while the engine works.
     """
 
-    def __init__(self, *, hot_bytes: int, layers: int = 0, kv_heads: int = 0, head_dim: int = 0, groups: _Sequence[LayerGroup] = [], codec: str = 'f16', value_codec: str | None = None, open_codec: str | None = None, block_tokens: int = 16, residual_tokens: int = 0, compute: str = 'f32', arithmetic: str = 'fma32', layout: str = 'block_major', placement: str = 'free_list', huge_pages: bool = False, tokens_max: int = 1048576, hot_bytes_max: int = 0, policy: str = 'lru', eviction_batch: str = 'exact', codec_fallback: bool = False, shared_budget: SharedBudget | None = None, store: DiskStore | None = None) -> None:
+    def __init__(self, *, hot_bytes: int, layers: int = 0, kv_heads: int = 0, head_dim: int = 0, groups: _Sequence[LayerGroup] = [], codec: str = 'f16', value_codec: str | None = None, open_codec: str | None = None, block_tokens: int = 16, residual_tokens: int = 0, compute: str = 'f32', arithmetic: str = 'fma32', layout: str = 'block_major', placement: str = 'free_list', huge_pages: bool = False, tokens_max: int = 1048576, hot_bytes_max: int = 0, policy: str = 'lru', eviction_batch: str = 'exact', codec_fallback: bool = False, shared_budget: SharedBudget | None = None, store: DiskStore | None = None, events: str = '', events_replay: str = '', events_topic: str = '') -> None:
         """
         hot_bytes: the hard budget, slots in use and their metadata.
         layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.
         codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).
         block_tokens: a power of two from 16 to 256.
         store: where published blocks are kept below memory; a later process finds them.
+        events, events_replay, events_topic: endpoints of ZeroMQ where the blocks that come and go are told while the cache lives, and the first frame of each message (docs/events.md).
         compute, arithmetic: how K and V are made; part of every block's identity.
         Raises: InvalidArgumentError names the field; NoSpaceError hot_bytes holds no block; UnsupportedError a codec or layout that this build lacks.
         """

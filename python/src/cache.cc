@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "bind.h"
+#include "quire/events.h"
 
 namespace quire::python {
 namespace {
@@ -85,7 +86,8 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
                std::string arithmetic, std::string_view layout, std::string_view placement,
                bool huge_pages, uint64_t tokens_max, uint64_t hot_bytes_max, std::string policy,
                std::string_view eviction_batch, bool codec_fallback, const PyBudget* shared_budget,
-               const PyDiskStore* disk_store) {
+               const PyDiskStore* disk_store, std::string events, std::string events_replay,
+               std::string events_topic) {
   CacheOptions options;
   options.geometry = MakeGeometry(layers, kv_heads, head_dim, std::move(groups));
   const Codec key = ToCodec(codec);
@@ -116,6 +118,7 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
   options.shared_budget = budget.get();
   const std::shared_ptr<DiskStore> store = disk_store == nullptr ? nullptr : disk_store->get();
   options.store = store.get();
+  options.announce = !events.empty();
 
   const GilFree free;
   std::unique_ptr<AttentionBackend> kernels;
@@ -123,7 +126,15 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
     kernels = Value(MakeCpuAttention());
     options.fallback_kernels = kernels.get();
   }
-  new (self) PyCache(Share(Value(Cache::Create(std::move(options))), budget, store));
+  std::shared_ptr<Cache> cache = Share(Value(Cache::Create(std::move(options))), budget, store);
+  if (!events.empty()) {
+    const EventOptions wanted{.endpoint = std::move(events),
+                              .replay_endpoint = std::move(events_replay),
+                              .topic = std::move(events_topic)};
+    const auto first_ends = Share(Value(EventPublisher::Start(*cache->changes(), wanted)), cache);
+    cache = {first_ends, cache.get()};
+  }
+  new (self) PyCache(std::move(cache));
 }
 
 nb::dict CodecsOf(const PyCache& self) {
@@ -649,25 +660,30 @@ void BindCache(nb::module_& module) {
       module, "Cache",
       "A paged K/V cache, shared by prefix, within a hard budget.\n\nThreads: any thread, any call."
       " The GIL is let go while the engine works.");
-  type.def("__init__", &MakeCache, nb::kw_only(), nb::arg("hot_bytes"), nb::arg("layers") = 0,
-           nb::arg("kv_heads") = 0, nb::arg("head_dim") = 0,
-           nb::arg("groups") = std::vector<LayerGroup>{}, nb::arg("codec") = "f16",
-           nb::arg("value_codec") = nb::none(), nb::arg("open_codec") = nb::none(),
-           nb::arg("block_tokens") = kBlockTokensDefault, nb::arg("residual_tokens") = 0,
-           nb::arg("compute") = "f32", nb::arg("arithmetic") = "fma32",
-           nb::arg("layout") = "block_major", nb::arg("placement") = "free_list",
-           nb::arg("huge_pages") = false, nb::arg("tokens_max") = 1 << 20,
-           nb::arg("hot_bytes_max") = 0, nb::arg("policy") = "lru",
-           nb::arg("eviction_batch") = "exact", nb::arg("codec_fallback") = false,
-           nb::arg("shared_budget").none() = nb::none(), nb::arg("store").none() = nb::none(),
-           "hot_bytes: the hard budget, slots in use and their metadata.\n"
-           "layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.\n"
-           "codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).\n"
-           "block_tokens: a power of two from 16 to 256.\n"
-           "store: where published blocks are kept below memory; a later process finds them.\n"
-           "compute, arithmetic: how K and V are made; part of every block's identity.\n"
-           "Raises: InvalidArgumentError names the field; NoSpaceError hot_bytes holds no block; "
-           "UnsupportedError a codec or layout that this build lacks.");
+  type.def(
+      "__init__", &MakeCache, nb::kw_only(), nb::arg("hot_bytes"), nb::arg("layers") = 0,
+      nb::arg("kv_heads") = 0, nb::arg("head_dim") = 0,
+      nb::arg("groups") = std::vector<LayerGroup>{}, nb::arg("codec") = "f16",
+      nb::arg("value_codec") = nb::none(), nb::arg("open_codec") = nb::none(),
+      nb::arg("block_tokens") = kBlockTokensDefault, nb::arg("residual_tokens") = 0,
+      nb::arg("compute") = "f32", nb::arg("arithmetic") = "fma32",
+      nb::arg("layout") = "block_major", nb::arg("placement") = "free_list",
+      nb::arg("huge_pages") = false, nb::arg("tokens_max") = 1 << 20, nb::arg("hot_bytes_max") = 0,
+      nb::arg("policy") = "lru", nb::arg("eviction_batch") = "exact",
+      nb::arg("codec_fallback") = false, nb::arg("shared_budget").none() = nb::none(),
+      nb::arg("store").none() = nb::none(), nb::arg("events") = "", nb::arg("events_replay") = "",
+      nb::arg("events_topic") = "",
+      "hot_bytes: the hard budget, slots in use and their metadata.\n"
+      "layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.\n"
+      "codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).\n"
+      "block_tokens: a power of two from 16 to 256.\n"
+      "store: where published blocks are kept below memory; a later process finds them.\n"
+      "events, events_replay, events_topic: endpoints of ZeroMQ where the blocks that come and "
+      "go are told while the cache lives, and the first frame of each message "
+      "(docs/events.md).\n"
+      "compute, arithmetic: how K and V are made; part of every block's identity.\n"
+      "Raises: InvalidArgumentError names the field; NoSpaceError hot_bytes holds no block; "
+      "UnsupportedError a codec or layout that this build lacks.");
   BindRequests(type);
   BindTenants(type);
   BindUpkeep(type);

@@ -132,6 +132,7 @@ Core::Core(std::unique_ptr<LockedState> state)
       tenants_(*state_),
       resizing_(*state_, sequences_) {
   if (state_->store() != nullptr) write_back_.emplace(*state_);
+  if (state_->options().announce) changes_.emplace(*state_);
 }
 
 Result<uint64_t> Core::Prefetch(const AcquireRequest& request) {

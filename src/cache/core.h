@@ -16,6 +16,7 @@
 #include "cache/sequence/sequence_impl.h"
 #include "cache/state/locked_state.h"
 #include "cache/verbs/admit.h"
+#include "cache/verbs/changes.h"
 #include "cache/verbs/entries.h"
 #include "cache/verbs/evict.h"
 #include "cache/verbs/holds.h"
@@ -74,6 +75,7 @@ class Core final : public Cache {
   Result<std::vector<CacheEntry>> Entries(const EntriesRequest& request) override {
     return EntriesOf(*state_, request);
   }
+  ChangeFeed* changes() override { return changes_ ? &*changes_ : nullptr; }
   std::string BlockMap() const override { return BlockMapOf(*state_); }
   std::vector<FreeRuns> FreeSlots() const override { return FreeSlotsOf(*state_); }
 
@@ -100,6 +102,7 @@ class Core final : public Cache {
   Pinning pinning_;
   Tenants tenants_;
   Resizing resizing_;
+  std::optional<Changes> changes_{};  // with CacheOptions::announce
 };
 
 }  // namespace quire::cache

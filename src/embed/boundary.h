@@ -81,7 +81,10 @@ template <>
     QUIRE_FIELD_END(quire_cache_options, codec_fallback),
     QUIRE_FIELD_END(quire_cache_options, reserved[0]),
     QUIRE_FIELD_END(quire_cache_options, reserved[1]),
-    QUIRE_FIELD_END(quire_cache_options, disk_store)};
+    QUIRE_FIELD_END(quire_cache_options, disk_store),
+    QUIRE_FIELD_END(quire_cache_options, events),
+    QUIRE_FIELD_END(quire_cache_options, events_replay),
+    QUIRE_FIELD_END(quire_cache_options, events_topic)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_cache_stats> = {
     QUIRE_FIELD_END(quire_cache_stats, refused_total),

@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "embed/boundary.h"
 #include "embed/handles.h"
+#include "quire/events.h"
 
 using quire::ErrorCode;
 using quire::Fail;
@@ -232,10 +233,22 @@ quire_code quire_cache_create(const quire_cache_options* options, quire_cache** 
     std::shared_ptr<quire::DiskStore> store;
     if (asked.disk_store != nullptr) store = asked.disk_store->store;
     made.store = store.get();
+    made.announce = asked.events != nullptr;
     QUIRE_ASSIGN(auto created, quire::Cache::Create(std::move(made)));
     // Whoever has the cache last ends it, and then the store.
     std::shared_ptr<quire::Cache> shared(created.release(),
                                          [store](quire::Cache* last) { delete last; });
+    if (asked.events != nullptr) {
+      const auto text = [](const char* said) { return std::string(said == nullptr ? "" : said); };
+      QUIRE_ASSIGN(auto events,
+                   quire::EventPublisher::Start(*shared->changes(),
+                                                {.endpoint = asked.events,
+                                                 .replay_endpoint = text(asked.events_replay),
+                                                 .topic = text(asked.events_topic)}));
+      const std::shared_ptr<quire::EventPublisher> first_ends(
+          events.release(), [shared](quire::EventPublisher* last) { delete last; });
+      shared = {first_ends, shared.get()};
+    }
     *cache = new quire_cache{.cache = std::move(shared)};
     return {};
   });

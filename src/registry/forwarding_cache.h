@@ -36,6 +36,7 @@ class ForwardingCache : public Cache {
   Result<void> SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) override {
     return inner_.SetLimits(tenant, quota_bytes, floor_bytes);
   }
+  ChangeFeed* changes() override { return inner_.changes(); }
   Result<Plan> Acquire(const AcquireRequest& request) override { return inner_.Acquire(request); }
   Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override {
     return inner_.Pin(request, ttl_us);

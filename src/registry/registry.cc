@@ -88,6 +88,7 @@ Result<RegistryImpl::Store*> RegistryImpl::StoreFor(const OwnerOptions& options)
   made.hot_bytes = budget_.bytes();
   made.hot_bytes_max = std::max(options_.hot_bytes, options_.hot_bytes_max);
   made.shared_budget = &budget_;
+  made.announce = options_.announce && stores_.empty();  // only requests publish
   QUIRE_ASSIGN(store.cache, Cache::Create(std::move(made)));
   return stores_.emplace_back(std::make_unique<Store>(std::move(store))).get();
 }

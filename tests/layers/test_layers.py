@@ -13,7 +13,7 @@ CODE = (".h", ".c", ".cc", ".cu")
 FOLDERS = ("include", "src", "apps", "bench", "examples")
 LINES_MAX = 700
 COLUMNS_MAX = 100
-PUBLIC_HEADERS_MAX = 16
+PUBLIC_HEADERS_MAX = 17
 # Layers that use the cache as everyone does: only their tests include more of it.
 PUBLIC_CACHE_ONLY = {"registry"}
 # Words that stood for things with a name in the field, and that name (docs/glossary.md).
@@ -27,7 +27,7 @@ VAGUE_WORD = re.compile(r"\b(nobody|anybody|somebody|everybody|whoever|who|hollo
 # What is checked for them so far: the list grows until it is every folder and document.
 PLAIN = (
     "bench", "include", "sim", "tests", "src/attention", "src/base", "src/cache", "src/codec",
-    "src/cuda", "src/env", "src/evict", "src/index", "src/pool", "src/quota", "src/registry",
+    "src/cuda", "src/env", "src/events", "src/evict", "src/index", "src/pool", "src/quota", "src/registry",
     "src/remote", "src/store",
     "src/text", "docs/benchmarks.md", "docs/cache.md", "docs/codecs.md", "docs/cuda.md",
     "docs/dependencies.md", "docs/durability.md", "docs/format", "docs/glossary.md",
@@ -326,7 +326,7 @@ class Planted(unittest.TestCase):
     def test_too_many_public_headers(self):
         for i in range(PUBLIC_HEADERS_MAX):
             (self.root / f"include/quire/planted{i}.h").write_text("")
-        self.assert_planting_fails("include/quire/last.h", "", "headers, at most 16")
+        self.assert_planting_fails("include/quire/last.h", "", "headers, at most 17")
 
     def test_missing_guard(self):
         self.assert_planting_fails("src/base/planted.h", "#pragma once\n",

@@ -25,7 +25,7 @@ void NoteLoaded(State& state, BlockId block, bool twins, bool is_durable) {
   state.directory.touched().Count(1);
   state.directory.SetLoaded(block);
   if (!is_durable && !Planted(Canary::kTrustWarm)) return;
-  state.directory.write_behind().SetBelow(block, twins, Below::kDurable);
+  state.directory.SetBelow(block, twins, Below::kDurable);
   state.directory.write_behind().Unqueue(block);
 }
 

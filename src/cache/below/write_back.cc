@@ -92,7 +92,7 @@ std::optional<BlockToWrite> NextWrite(State& state) {
     }
     // Nothing fails from here on.
     writes.Unqueue(block);
-    writes.SetBelow(block, *twins, Below::kWriting);
+    state.directory.SetBelow(block, *twins, Below::kWriting);
     state.reading.Add(write.slots);
     write.is_last = !NextForm(state, block);
     if (!write.is_last) writes.Queue(block, /*first=*/true);
@@ -139,7 +139,7 @@ void EndWrite(State& state, const StoredForm& form, Below below, bool again) {
   const bool is_same = state.directory.at(form.block).key == form.key;
   if (!is_same && !Planted(Canary::kMistakeBlock)) return;
   WriteBehind& writes = state.directory.write_behind();
-  writes.SetBelow(form.block, form.twins, below);
+  state.directory.SetBelow(form.block, form.twins, below);
   if (again) writes.Queue(form.block, /*first=*/true);
   // Its twins may wait still, and are of no use without it.
   if (below == Below::kNothing && !again && !form.twins) writes.Unqueue(form.block);

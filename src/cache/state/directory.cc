@@ -6,8 +6,8 @@
 
 namespace quire::cache {
 
-Directory::Directory(const SlotClasses& classes)
-    : classes_(classes), index_(classes.block_tokens()) {}
+Directory::Directory(const SlotClasses& classes, bool announces)
+    : classes_(classes), index_(classes.block_tokens()), told_(announces) {}
 
 bool Directory::IsWhole(BlockId block) const {
   const auto sealed = std::span(at(block).slots).first(classes_.group_count());
@@ -63,6 +63,7 @@ BlockId Directory::Add(const Digest& root_key, std::shared_ptr<const Domain> dom
     if (!slot.is_none()) Link(slot, block);
   }
   leases_.Begin(block, 0);
+  if (record.announced) told_.Stored(block);
   ++account.block_count;
   return block;
 }
@@ -88,6 +89,7 @@ BlockId Directory::Reserve(index::RootId root, const Digest& root_key, Account& 
         free_.empty() ? BlockId(static_cast<uint32_t>(entries_.size())) : free_.back();
     leases_.Reserve(block.number() + 1);
     write_behind_.Reserve(block.number() + 1);
+    told_.Reserve(block.number() + 1);
     index_.Insert(root, parent, tokens, {&block, 1});
     return block;
   } catch (const std::bad_alloc&) {
@@ -105,6 +107,7 @@ void Directory::Remove(BlockId block) {
   }
   --empty_count_;  // it has no slot by now
   write_behind_.Remove(block);
+  told_.Gone(block, at(block).key);
   const index::RootId root = index_.root(block);
   index_.Remove(block);
   if (index_.empty(root)) {
@@ -159,7 +162,13 @@ bool Directory::Mark(BlockId block, BlockState block_state) {
   if (now == block_state) return false;
   if (now != BlockState::kGood && block_state != BlockState::kErased) return false;
   now = block_state;
+  told_.Gone(block, at(block).key);
   return true;
+}
+
+void Directory::SetBelow(BlockId block, bool twins, Below below) {
+  write_behind_.SetBelow(block, twins, below);
+  if (!twins && below == Below::kDurable) told_.Durable(block);
 }
 
 void Directory::CheckInvariants() const {
@@ -174,6 +183,7 @@ void Directory::CheckInvariants() const {
   QUIRE_CHECK(index_.root_count() == roots);  // none without blocks
   QUIRE_CHECK(blocks == size());
   write_behind_.CheckInvariants();
+  told_.CheckInvariants();
   uint64_t empty_blocks = 0;
   uint64_t twins = 0;
   for (uint32_t i = 0; i < ids_end(); ++i) {

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "cache/state/lease_counts.h"
 #include "cache/state/slot_classes.h"
+#include "cache/state/told_blocks.h"
 #include "cache/state/touched_records.h"
 #include "cache/state/write_behind.h"
 #include "index/radix_tree.h"
@@ -42,6 +43,7 @@ struct BlockRecord {
   BlockState block_state = BlockState::kGood;  // as marked so far, see BlockStateOf
   uint8_t pinned_classes = 0;                  // a bit for each slot that pins keep
   bool loaded = false;       // from the store, where any member of its domain may have written it
+  bool announced = false;    // as its publisher's PublishLocation says
   uint32_t published_s = 0;  // when, by the cache's clock
   uint64_t below_epoch = 0;  // as its publisher's PublishLocation says
   Digest key{};              // identity in stores, chained from the root key
@@ -70,7 +72,8 @@ class Directory {
     std::shared_ptr<const Domain> domain;
   };
 
-  explicit Directory(const SlotClasses& classes);
+  /// `announces`: keeps account of what followers must be told.
+  explicit Directory(const SlotClasses& classes, bool announces = false);
   Directory(const Directory&) = delete;  // its parts know each other
   Directory& operator=(const Directory&) = delete;
 
@@ -157,12 +160,19 @@ class Directory {
 
   WriteBehind& write_behind() { return write_behind_; }
   const WriteBehind& write_behind() const { return write_behind_; }
+  /// As WriteBehind::SetBelow; followers are told of a block that is durable.
+  void SetBelow(BlockId block, bool twins, Below below);
   void SetBelowEpoch(BlockId block, uint64_t epoch) { Record(block).below_epoch = epoch; }
   void SetLoaded(BlockId block) { Record(block).loaded = true; }
   void SetPublisher(BlockId block, TenantId publisher, uint32_t epoch) {
     Record(block).publisher = publisher;
     Record(block).epoch = epoch;
   }
+
+  // What followers know of the blocks.
+
+  ToldBlocks& told() { return told_; }
+  const ToldBlocks& told() const { return told_; }
 
   uint64_t block_count(TenantId account) const {
     return account.number() < accounts_.size() ? accounts_[account.number()].block_count : 0;
@@ -210,6 +220,7 @@ class Directory {
   mutable TouchedRecords touched_;
   LeaseCounts leases_{index_, touched_};
   WriteBehind write_behind_;
+  ToldBlocks told_;
 };
 
 }  // namespace quire::cache

@@ -24,7 +24,7 @@ Result<std::unique_ptr<LockedState>> LockedState::Create(CacheOptions options, S
       new State{.classes = made->classes_,
                 .clock = made->clock_,
                 .slots = *made->slots_,
-                .directory = Directory(made->classes_),
+                .directory = Directory(made->classes_, made->options_.announce),
                 .accounts = Accounts(made->classes_, made->clock_, made->options_.policy,
                                      made->options_.eviction_batch, capacity, shared),
                 .has_store = store != nullptr,

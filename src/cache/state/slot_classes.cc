@@ -10,6 +10,7 @@
 #include "cache/state/accounts.h"
 #include "cache/state/ghosts.h"
 #include "cache/state/slots.h"
+#include "cache/state/told_blocks.h"
 #include "evict/policies.h"
 #include "evict/reuse_estimator.h"
 #include "pool/pool.h"
@@ -29,12 +30,13 @@ uint64_t SlotCharge(uint64_t slot_bytes, Placement placement) {
 }
 
 /// What a sealed slot costs besides: for its block, and blocks without bytes, the index entry and
-/// record (256), the places in the eviction lists, and the tokens, once in the index and once in
-/// the sequence; and memory for a block that is gone, for one that is watched for the statistics,
-/// and for the policy.
-uint64_t BlockCharge(uint64_t blocks, uint32_t block_tokens, const EvictionLists& lists,
+/// record (256), what the follower knows of it, the places in the eviction lists, and the tokens,
+/// once in the index and once in the sequence; and memory for a block that is gone, for one that is
+/// watched for the statistics, and for the policy.
+uint64_t BlockCharge(uint64_t blocks, const CacheOptions& options, const EvictionLists& lists,
                      uint64_t memory_bytes) {
-  return blocks * (256 + lists.bytes_per_block() + 2 * sizeof(TokenId) * uint64_t{block_tokens}) +
+  return blocks * (256 + (options.announce ? ToldBlocks::kBytesEach : 0) + lists.bytes_per_block() +
+                   2 * sizeof(TokenId) * uint64_t{options.profile.block_tokens}) +
          memory_bytes;
 }
 
@@ -84,7 +86,7 @@ SlotClasses::SlotClasses(codec::SlotLayout layout, std::optional<codec::SlotLayo
   for (uint32_t c = 0; c < count(); ++c) {
     charges_[c] =
         SlotCharge(slot_bytes(c), is_sealed(c) ? options.placement : Placement::kFreeList);
-    if (is_sealed(c)) charges_[c] += BlockCharge(blocks, block_tokens(), lists, memory_bytes());
+    if (is_sealed(c)) charges_[c] += BlockCharge(blocks, options, lists, memory_bytes());
   }
 }
 

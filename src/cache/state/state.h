@@ -28,7 +28,8 @@ struct PublishLocation {
   // The store's epoch of the account at that time: blocks published here are written with it, and a
   // later erasure by any cache removes them.
   uint64_t below_epoch = 0;
-  bool may_evict = true;  // whether blocks may be evicted for it
+  bool may_evict = true;   // whether blocks may be evicted for it
+  bool announced = false;  // whether followers are told of its blocks (docs/events.md, Tenants)
 
   Asker asker() const { return {.tenant = tenant, .may_evict = may_evict}; }
 };

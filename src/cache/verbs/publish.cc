@@ -98,6 +98,7 @@ Published PublishOne(State& state, const PublishLocation& location, const NewBlo
   record.publisher = location.tenant;
   record.epoch = location.epoch;
   record.below_epoch = location.below_epoch;
+  record.announced = location.announced;
   record.published_s = static_cast<uint32_t>(state.clock.NowMicros() / 1'000'000);
   uint32_t holders = 0;
   for (uint32_t group = 0; group < state.classes.group_count(); ++group) {

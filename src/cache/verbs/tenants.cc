@@ -118,6 +118,9 @@ Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& r
     }
     location.epoch = accounts.tenants().epoch(request.tenant);
     const TenantId account = accounts.tenants().account_of(request.tenant);
+    // Followers are not told of the blocks of named tenants and domains, nor of those of adapters,
+    // which tokens alone do not find: the adapter's version is part of their keys.
+    location.announced = account == kDefaultTenant && identity.adapter.empty();
     epoch = accounts.tenants().epoch(account);
     is_domain = account != request.tenant;
     if (account != kDefaultTenant) name = accounts.tenants().options(account).name;
@@ -229,7 +232,7 @@ void Tenants::WriteAgain(TenantId erased) {
         state.directory.SetBelowEpoch(block, epoch);
         for (const bool twins : {false, true}) {
           if (writes.below(block, twins) != Below::kDurable) continue;
-          writes.SetBelow(block, twins, Below::kNothing);
+          state.directory.SetBelow(block, twins, Below::kNothing);
         }
       }
     });

@@ -348,8 +348,16 @@ ApiResult<Reply> Service::OneSession(const HttpRequest& request, const Route& ro
 }
 
 ApiResult<Reply> Service::Tokenize(const HttpRequest& request) const {
-  QUIRE_ASSIGN(const std::string text, ParseTextCall(request.body, "text"));
-  QUIRE_ASSIGN(const auto tokens, Encode(text, "text", {}));
+  std::vector<TokenId> tokens;
+  if (const auto json = OrderedJson::parse(request.body, nullptr, /*allow_exceptions=*/false);
+      json.is_object() && (json.contains("prompt") || json.contains("messages"))) {
+    QUIRE_ASSIGN(NamedPrompts named, PromptsOf(request.body));
+    if (named.prompts.size() != 1) return BadRequest("prompt", "must be one prompt");
+    tokens = std::move(named.prompts[0]);
+  } else {
+    QUIRE_ASSIGN(const std::string text, ParseTextCall(request.body, "text"));
+    QUIRE_ASSIGN(tokens, Encode(text, "text", {}));
+  }
   OrderedJson texts = OrderedJson::array();
   for (const TokenId token : tokens) {
     texts.push_back(context_.tokenizer.Decode({&token, 1}, {.skip_special = false}));
