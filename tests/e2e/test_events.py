@@ -3,9 +3,7 @@ has; and the router itself, with the client of OpenAI.
 """
 
 import contextlib
-import os
 import random
-import sys
 import threading
 import time
 
@@ -16,25 +14,11 @@ import zmq
 
 import quire_cli
 import quire_server
-
-sys.path.insert(0, str(quire_cli.REPOSITORY / "examples/router"))
-
-import kv_index  # noqa: E402
-import router as example  # noqa: E402
+from routed_servers import endpoints, events_flags, kv_index, routed
 
 BLOCK = 16
 TEXT = "It is a truth universally acknowledged, that a single man must be in want of a wife. "
 MODEL = quire_server.TINY.name
-
-
-def endpoints(folder):
-    """Of the events, and of what is asked again. A socket's name has at most 107 bytes."""
-    name = f"ipc:///{os.path.relpath(folder, '/')}"
-    return f"{name}/e", f"{name}/r"
-
-
-def events_flags(events, replay):
-    return "--events", events, "--events-replay", replay
 
 
 def shape_of_index(index):
@@ -208,24 +192,6 @@ def test_flags(tmp_path):
     assert done.exit_code == 2 and "--events" in done.stderr
 
 
-@contextlib.contextmanager
-def routed(folder, policy="prefix", *flags):
-    """Two servers and the router in front of them."""
-    with contextlib.ExitStack() as stack:
-        servers, behind = [], []
-        for name in "ab":
-            (folder / name).mkdir(parents=True)
-            ends = endpoints(folder / name)
-            server = stack.enter_context(quire_server.serving(folder / name, *events_flags(*ends), *flags))
-            servers.append(server)
-            behind.append(example.Server(server.url, *ends))
-        listening = example.serve(example.Router(behind, policy), "127.0.0.1", 0)
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        stack.callback(listening.server_close)
-        stack.callback(listening.shutdown)
-        yield f"http://127.0.0.1:{listening.server_port}", behind, servers
-
-
 def test_the_router_with_the_client_of_openai(tmp_path):
     with routed(tmp_path) as (url, behind, servers):
         client = openai.OpenAI(base_url=url + "/v1", api_key="none")
@@ -248,7 +214,7 @@ def test_the_router_with_the_client_of_openai(tmp_path):
         messages = [{"role": "user", "content": TEXT}]
         client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4)
         time.sleep(0.5)
-        pieces = list(client.chat.completions.create(model=MODEL, messages=messages, max_tokens=8, stream=True,
+        pieces = list(client.chat.completions.create(model=MODEL, messages=messages, max_tokens=64, stream=True,
                                                      stream_options={"include_usage": True}))
         assert len(pieces) > 3
         assert pieces[-1].usage.prompt_tokens_details.cached_tokens > 0

@@ -1,5 +1,5 @@
-"""Load generators of others on `quire serve`, unchanged: `aiperf profile` on a trace of Mooncake's form, and
-`lmcache bench engine`. No request may fail, and what prompts share must be found."""
+"""Load generators of others, unchanged, on `quire serve` and on two of them behind examples/router: `aiperf profile` on
+a trace of Mooncake's form, and `lmcache bench engine`. No request may fail, and what prompts share must be found."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 import quire_server  # noqa: E402
+import routed_servers  # noqa: E402
 
 BENCHES = os.environ.get("BENCHES_BIN")
 BLOCK_TOKENS = 512  # of Mooncake's traces
@@ -27,18 +28,25 @@ WORKLOADS = {
 pytestmark = pytest.mark.skipif(not BENCHES, reason="aiperf and LMCache's command are not installed")
 
 
-@pytest.fixture
-def server(tmp_path):
-    with quire_server.serving(tmp_path / "serve", "--hot-bytes", "256MiB") as running:
-        yield running
+@pytest.fixture(params=["one server", "router"])
+def served(request, tmp_path):
+    """An address, and the servers that answer there."""
+    flags = ("--hot-bytes", "256MiB")
+    if request.param == "router":
+        with routed_servers.routed(tmp_path / "r", "prefix", *flags) as (url, _, servers):
+            yield url, servers
+    else:
+        with quire_server.serving(tmp_path / "serve", *flags) as server:
+            yield server.url, [server]
 
 
-def found_share(server):
-    """Of the tokens of all prompts, those that were there."""
-    lines = [line for line in server.lines() if line.get("prompt_tokens")]
-    assert {line["status"] for line in lines} == {200}
-    return (sum(line["cache"]["reused_tokens"] for line in lines) / sum(line["prompt_tokens"] for line in lines),
-            len(lines))
+def found_share(servers):
+    """Of the tokens of all prompts, those that were there; and how many prompts each server had."""
+    lines = [[line for line in server.lines() if line.get("prompt_tokens")] for server in servers]
+    flat = [line for each in lines for line in each]
+    assert {line["status"] for line in flat} == {200}
+    return (sum(line["cache"]["reused_tokens"] for line in flat) / sum(line["prompt_tokens"] for line in flat),
+            [len(each) for each in lines])
 
 
 def run(program, *arguments, **environment):
@@ -80,23 +88,25 @@ def hub_with_tiny(folder):
     return folder
 
 
-def test_aiperf_on_a_mooncake_trace(server, tmp_path):
+def test_aiperf_on_a_mooncake_trace(served, tmp_path):
+    url, servers = served
     write_trace(tmp_path / "trace.jsonl")
-    run("aiperf", "profile", "--model", "tiny", "--tokenizer", "quire/tiny", "--url", server.url, "--endpoint-type",
+    run("aiperf", "profile", "--model", "tiny", "--tokenizer", "quire/tiny", "--url", url, "--endpoint-type",
         "chat", "--streaming", "--input-file", tmp_path / "trace.jsonl", "--custom-dataset-type", "mooncake_trace",
         "--fixed-schedule", "--artifact-dir", tmp_path / "out", "--ui", "none",
         HF_HOME=str(hub_with_tiny(tmp_path / "hf")), HF_HUB_OFFLINE="1")
     said = json.loads((tmp_path / "out/profile_export_aiperf.json").read_text())
     assert said["request_count"]["avg"] == 40 and said["error_summary"] == []
-    share, requests = found_share(server)
-    assert requests >= 40 and share > 0.4
+    share, requests = found_share(servers)
+    assert sum(requests) >= 40 and min(requests) > 0 and share > 0.4
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_lmcache_bench_engine(server, workload, tmp_path):
-    run("lmcache", "bench", "engine", "--engine-url", server.url, "--model", "tiny", "--workload", workload,
+def test_lmcache_bench_engine(served, workload, tmp_path):
+    url, servers = served
+    run("lmcache", "bench", "engine", "--engine-url", url, "--model", "tiny", "--workload", workload,
         "--no-interactive", "--json", "-q", "--output-dir", tmp_path, "--kv-cache-volume", "1",
         "--tokens-per-gb-kvcache", "6000", *WORKLOADS[workload])
     results = json.loads((tmp_path / "bench_summary.json").read_text())["results"]
     assert results["failed_requests"] == 0 and results["successful_requests"] >= 20
-    assert found_share(server)[0] > 0.4
+    assert found_share(servers)[0] > 0.4
