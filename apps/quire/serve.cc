@@ -158,6 +158,10 @@ void WarnOfRisks(const ServeFlags& flags) {
     LogWarn("--listen {}: without --tls-cert keys and texts travel as they are",
             flags.server.listen);
   }
+  const std::string& events = flags.events.endpoint;
+  if (flags.api_keys.empty() && events.starts_with("tcp://") && !events.starts_with("tcp://127.")) {
+    LogWarn("--events {}: its readers see the prompts of all calls, without a key", events);
+  }
 }
 
 /// What a person needs first: where it is, and one line to try.

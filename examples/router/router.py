@@ -11,6 +11,8 @@ of OpenAI works against it, streams too: base_url="http://127.0.0.1:8000/v1". Ne
 from __future__ import annotations
 
 import argparse
+import collections
+import dataclasses
 import http.client
 import http.server
 import itertools
@@ -24,11 +26,25 @@ from kv_index import Follower, KvIndex
 ROUTED = ("/v1/completions", "/v1/chat/completions")
 HOP_HEADERS = ("connection", "content-length", "host", "keep-alive", "transfer-encoding")
 PIECE_BYTES = 1 << 16
+PIECE_TOKENS = 16
 TIMEOUT_S = 600
 
 
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+def prefixes(tokens: Sequence[int]) -> list[int]:
+    """A hash of the first 16 tokens, of the first 32, and so on."""
+    hashes, last = [], 0
+    for i in range(PIECE_TOKENS, len(tokens) + 1, PIECE_TOKENS):
+        last = hash((last, *tokens[i - PIECE_TOKENS:i]))
+        hashes.append(last)
+    return hashes
+
+
+@dataclasses.dataclass
+class Call:
+    """A call under way: the beginnings of its prompt, and how many of its tokens its server must compute."""
+
+    prefixes: list[int]
+    missing: int
 
 
 class Server:
@@ -37,13 +53,26 @@ class Server:
     def __init__(self, url: str, events: str | None = None, replay: str | None = None) -> None:
         self.address = urllib.parse.urlsplit(url).netloc
         self.index = KvIndex()
-        self.under_way: list[Sequence[int]] = []  # the prompts of its calls
+        self.computing: collections.Counter[int] = collections.Counter()  # beginnings of its calls' prompts
+        self.waiting = 0  # tokens that its calls must compute
         if events and replay:
             Follower(self.index, events, replay).start()
 
-    def found(self, tokens: Sequence[int]) -> int:
-        """Of the prompt, what it will have: a prompt that it computes now is as good as one that it has."""
-        return max(itertools.chain([self.index.match(tokens)], (common(tokens, other) for other in self.under_way)))
+    def missing(self, tokens: Sequence[int], beginnings: list[int]) -> int:
+        """What it will lack of a prompt: what it computes now is as good as what it has."""
+        computing = sum(1 for _ in itertools.takewhile(self.computing.__contains__, beginnings)) * PIECE_TOKENS
+        return len(tokens) - max(self.index.match(tokens), computing)
+
+    def begin(self, call: Call) -> None:
+        self.computing.update(call.prefixes)
+        self.waiting += call.missing
+
+    def end(self, call: Call) -> None:
+        self.computing.subtract(call.prefixes)
+        for beginning in call.prefixes:
+            if self.computing[beginning] == 0:
+                del self.computing[beginning]
+        self.waiting -= call.missing
 
     def ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
         """Errors: OSError it cannot be reached"""
@@ -61,18 +90,16 @@ class Router:
         self.lock = threading.Lock()
         self.turn = itertools.count()
 
-    def order(self, tokens: Sequence[int]) -> list[Server]:
+    def order(self, tokens: Sequence[int]) -> list[tuple[Server, Call]]:
         """The servers, best first: the one with the fewest tokens to compute, its other calls' included."""
-        first = next(self.turn)
-        order = [self.servers[(first + i) % len(self.servers)] for i in range(len(self.servers))]
-        if self.policy == "round-robin":
-            return order
-
-        def cost(server: Server) -> int:
-            waiting = sum(len(prompt) - server.index.match(prompt) for prompt in server.under_way)
-            return waiting + len(tokens) - server.found(tokens)
-
-        return sorted(order, key=cost)
+        beginnings = prefixes(tokens)
+        with self.lock:
+            first = next(self.turn)
+            turns = [self.servers[(first + i) % len(self.servers)] for i in range(len(self.servers))]
+            order = [(server, Call(beginnings, server.missing(tokens, beginnings))) for server in turns]
+        if self.policy == "prefix":
+            order.sort(key=lambda choice: choice[0].waiting + choice[1].missing)
+        return order
 
     def tokens_of(self, path: str, body: bytes, headers: dict[str, str]) -> list[int]:
         """The prompt of a call, as the servers read it; empty: they will say what is wrong with it."""
@@ -106,11 +133,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def route(self, body: bytes | None) -> None:
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_HEADERS}
         tokens = self.router.tokens_of(self.path, body or b"", headers)
-        with self.router.lock:
-            order = self.router.order(tokens)
-        for server in order:
+        for server, call in self.router.order(tokens):
             with self.router.lock:
-                server.under_way.append(tokens)
+                server.begin(call)
             try:
                 answer = server.ask(self.command, self.path, body, headers)
             except OSError:
@@ -120,7 +145,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return
             finally:
                 with self.router.lock:
-                    server.under_way.remove(tokens)
+                    server.end(call)
         self.say(502, b'{"error": {"message": "no server answers", "type": "server_error"}}')
 
     def pass_on(self, answer: http.client.HTTPResponse) -> None:

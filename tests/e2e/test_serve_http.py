@@ -279,6 +279,14 @@ def test_an_idle_tenant_keeps_its_share(tmp_path):
 def test_health_and_detokenize(server):
     assert server.ask("/health") == (200, "ok\n")
     tokens = server.ask("/v1/tokenize", {"text": PROMPT})[1]["tokens"]
+    # Of a call, what it would compute.
+    for prompt in (PROMPT, tokens, [PROMPT]):
+        assert server.ask("/v1/tokenize", {"prompt": prompt, "max_tokens": 3})[1]["tokens"] == tokens
+    chat = {"messages": [{"role": "user", "content": PROMPT}]}
+    usage = server.ask("/v1/chat/completions", {**chat, "max_tokens": 1})[1]["usage"]
+    assert server.ask("/v1/tokenize", chat)[1]["count"] == usage["prompt_tokens"]
+    for bad in ({"prompt": [PROMPT, PROMPT]}, {"prompt": PROMPT, "text": PROMPT}, {"prompt": 7}, {}):
+        assert server.ask("/v1/tokenize", bad)[0] == 400, bad
     assert server.ask("/v1/detokenize", {"tokens": tokens}) == (
         200, {"count": len(tokens), "text": PROMPT})
     for bad in ({}, {"tokens": "a"}, {"tokens": [-1]}, {"tokens": [10**9]}, {"tokens": [1], "x": 1}):
