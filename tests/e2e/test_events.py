@@ -92,19 +92,19 @@ class LossyNetwork(threading.Thread):
         self.told.bind(told)
 
     def run(self):
-        held = None
+        held, fates = None, []
         while True:
             message = self.heard.recv_multipart()
-            chance = self.random.random() if self.bad else 1
-            if chance < 0.3:
-                self.counts["lost"] += 1
-            elif chance < 0.4 and held is None:
+            # Of five messages in any order.
+            fates = fates or self.random.sample(("lost", "late", "twice", "", ""), 5)
+            fate = fates.pop() if self.bad else ""
+            if fate:
+                self.counts[fate] += 1
+            if fate == "late" and held is None:
                 held = message
-                self.counts["late"] += 1
-            else:
+            elif fate != "lost":
                 self.told.send_multipart(message)
-                if chance < 0.5:
-                    self.counts["twice"] += 1
+                if fate == "twice":
                     self.told.send_multipart(message)
                 if held is not None:
                     self.told.send_multipart(held)
