@@ -50,7 +50,7 @@ struct RuntimeFlags {
   uint32_t threads = 0;  // 0: one per core
   std::string compute;   // "f32", or empty for the file's precision
   DeviceFlags device;
-  bool announce = false;  // CacheOptions::announce
+  bool announce = false;       // CacheOptions::announce
   bool codec_fallback = true;  // a codec that cannot be used here gives way to one that can
 };
 
