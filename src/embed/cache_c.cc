@@ -235,7 +235,7 @@ quire_code quire_cache_create(const quire_cache_options* options, quire_cache** 
     made.store = store.get();
     made.announce = asked.events != nullptr;
     QUIRE_ASSIGN(auto created, quire::Cache::Create(std::move(made)));
-    // Whoever has the cache last ends it, and then the store.
+    // The last handle of the cache ends it, and then the store.
     std::shared_ptr<quire::Cache> shared(created.release(),
                                          [store](quire::Cache* last) { delete last; });
     if (asked.events != nullptr) {

@@ -33,7 +33,7 @@ struct Guarded {
   alignas(T) std::array<std::byte, 2 * kBytesMax> bytes;
 };
 
-/// Each byte from 0 to some more than this library's struct, and what nobody means.
+/// Each byte from 0 to some more than this library's struct, and sizes that no caller means.
 inline std::vector<size_t> Sizes(size_t known) {
   std::vector<size_t> sizes;
   for (size_t size = 0; size <= known + 16; ++size) sizes.push_back(size);

@@ -17,7 +17,7 @@ namespace quire::model {
 inline constexpr uint32_t kPanelColumns = 16;
 
 /// A weight matrix [n, k] as panels of 16 outputs: value (n, k) at [n / 16][k][n % 16], the columns
-/// after the last zero. A view: the bytes belong to somebody else.
+/// after the last zero. A view: it does not own the bytes.
 struct PackedMatrix {
   const std::byte* panels = nullptr;  // [DivUp(n, 16)][k][16], aligned to 64
   uint32_t n = 0;                     // outputs

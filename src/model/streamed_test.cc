@@ -254,7 +254,7 @@ TEST_P(Streamed, ADamagedBlockIsNamedAndComputedAgain) {
       << failed.error().message;
   // As it was before the step; what was on its way when the disk changed may have served one.
   EXPECT_THAT(sequence->length(), testing::AnyOf(1250, 1275));
-  // Whoever begins again begins before the damage, and may find more of it.
+  // A request that begins again begins before the damage, and may find more of it.
   for (int attempt = 0; attempt < 40; ++attempt) {
     sequence.reset();
     sequence = Must(TryOpen(*cache, tokens, OptionsFor(1300, 256, 64)));

@@ -255,7 +255,7 @@ void ColdStore::PublishStats() {
   StoreStats& stats = state_->stats;
   stats.records = state_->index.records();
   stats.epochs_damaged = state_->epochs_damaged;
-  // Whoever's records come or go, one of these numbers changes.
+  // When any publisher's records come or go, one of these numbers changes.
   const std::array<uint64_t, 5> mark = {state_->generation, stats.records, stats.bytes_live,
                                         stats.bytes_erased,
                                         stats.puts[static_cast<size_t>(StoreOutcome::kOk)]};

@@ -23,7 +23,7 @@ class ColdDiskTest : public ColdTest {
     store_.reset();
     files_ = std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = 5}, clock_);
   }
-  // 24 records of nobody in three segments, 4 of a tenant that was erased once and 3 of another.
+  // 24 records of no tenant in three segments, 4 of a tenant that was erased once and 3 of another.
   void Fill() {
     Open();
     PutAll(0, 24);
@@ -375,7 +375,7 @@ TEST_F(ColdDiskTest, ATenantThatNeverStoredTakesNoEntry) {
   }
   for (const auto& [tag, ended] : Wait(5000)) ASSERT_EQ(ended.outcome, kOk);
   EXPECT_EQ(files_->Contents("store/epochs-0")->size(), length);
-  // Whoever stores afterwards is remembered.
+  // A publisher that stores afterwards is remembered.
   Put(Record(1, "never-7", 0));
   EXPECT_EQ(WaitOne().outcome, kErased);
   PutAll(1, 1, "never-7", 1);

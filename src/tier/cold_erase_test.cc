@@ -125,7 +125,7 @@ TEST_F(ColdEraseTest, BytesBehindTheTailOfASegmentsNewOwnerGo) {
   EXPECT_EQ(store_->Stats().damaged, 0);
 }
 
-// Two owners' bytes lie behind the one of now, who goes on writing while they are overwritten.
+// Two owners' bytes lie behind the present one's, which goes on writing meanwhile.
 TEST_F(ColdEraseTest, ItsOwnerGoesOnWritingMeanwhile) {
   options_ = Options(2);
   Open();

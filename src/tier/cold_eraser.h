@@ -70,7 +70,7 @@ class ColdEraser {
   uint64_t retry_us_ = 0;  // a failed overwrite is tried again then
 };
 
-// Removing single records from a cold store: at once for whoever looks, and for good when a void
+// Removing single records from a cold store: at once for lookups, and for good when a void
 // (docs/format/record.md) lies where the record's header was.
 
 class ColdRemover {

@@ -1,4 +1,4 @@
-// Single records that are taken out of a cold store: gone for whoever looks, and after a restart.
+// Single records that are taken out of a cold store: gone for lookups, and after a restart.
 #include "tier/cold_eraser.h"
 
 #include <gtest/gtest.h>

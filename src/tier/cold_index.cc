@@ -111,7 +111,7 @@ bool ColdIndex::Insert(const ColdEntry& entry) {
   Tables& tables = *tables_;
   if (const auto found = tables.ids.find(entry.key); found != tables.ids.end()) {
     if (!tables.lists[tables.entries[*found].segment].hidden) return false;
-    tables.Drop(*found);  // what is hidden stands in nobody's way
+    tables.Drop(*found);  // what is hidden is in the way of nothing
   }
   const uint32_t id = tables.Take();
   Tables::SegmentList& list = tables.ListOf(entry.segment);

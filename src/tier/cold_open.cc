@@ -286,8 +286,8 @@ class ColdOpener {
 
   Result<void> ScanFrom(Found& found, FileId file) {
     CatalogueRow& row = found.row;
-    // A process that was killed may have left records that a power cut would still take: whoever
-    // finds them takes them for durable.
+    // A process that was killed may have left records that a power cut would still take:
+    // a process that finds them takes them for durable.
     QUIRE_TRY(files_.Sync(file));
     QUIRE_ASSIGN(SegmentScan scan, ScanSegment(files_, file, found.number, row.tail, segment_bytes_,
                                                ScanDepth::kHeaders, looked_through_.memory()));
@@ -449,8 +449,8 @@ class ColdOpener {
   // Each publisher goes on in its newest segment.
   void ResumeLast(const Found& found) {
     Segment& segment = state_->segments[found.number];
-    // Appending to what the catalogue called sealed would be invisible to whoever reads an old
-    // catalogue after a power cut.
+    // Appending to what the catalogue called sealed would be invisible to a process that
+    // reads an old catalogue after a power cut.
     // Where this one does not know the segment, another one may: one that was removed comes back
     // with a power cut.
     if (found.row.sealed || !found.described) return;

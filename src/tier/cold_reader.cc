@@ -24,7 +24,7 @@ void ColdReader::Get(const LoadRequest& request, uint64_t deadline_us) {
   load.entry = *entry;
   PlanPieces(load);
   if (load.pieces.size() > state_.read_staging.chunks()) return End(load, StoreOutcome::kTooLarge);
-  // From here on the segment is in use: nobody may write it anew.
+  // From here on the segment is in use: it may not be written anew.
   ++state_.segments[load.entry.segment].reads;
   if (free_.empty()) {
     free_.push_back(static_cast<uint32_t>(loads_.size()));

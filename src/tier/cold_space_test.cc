@@ -1,4 +1,4 @@
-// The cap, who goes first when it is reached, quotas and floors, erasing, and a full disk.
+// The cap, what goes first when it is reached, quotas and floors, erasing, and a full disk.
 #include <gtest/gtest.h>
 
 #include "tier/cold.h"
@@ -283,8 +283,8 @@ TEST_F(ColdSpaceTest, WhatIsStoredIsNotGivenUpForAWriteThatIsLikelyToFail) {
   EXPECT_EQ(Load(Record(5)).outcome, kOk);
 }
 
-// What was erased there cannot be overwritten, and no other segment can be made. Who is told that
-// the store is busy asks again and again.
+// What was erased there cannot be overwritten, and no other segment can be made. A caller that
+// is told that the store is busy asks again and again.
 TEST_F(ColdSpaceTest, AnErasedSegmentThatCannotBeOverwrittenIsNoRoomThatComesSoon) {
   Open();
   PutAll(0, 3, "a");
@@ -312,7 +312,7 @@ TEST_F(ColdSpaceTest, WithoutRoomForOneSegmentNothingIsStoredAndNothingStops) {
   }
   EXPECT_EQ(Load(Record(1)).outcome, kAbsent);
   EXPECT_TRUE(store_->Stats().disk_full);
-  // Somebody made room.
+  // There is room again.
   files_->set_disk_bytes(~uint64_t{0});
   clock_.Advance(31'000'000);
   PutAll(1, 1);

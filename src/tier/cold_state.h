@@ -50,7 +50,7 @@ inline constexpr uint64_t kLockBytesMax = 4096;
 /// Errors: kInvalidArgument sizes that no store can have, or a cap below two segments
 Result<ColdSizes> ResolveSizes(const ColdOptions& options);
 
-/// Who asked the disk for something.
+/// The part of the store that asked the disk for something.
 enum class IoOwner : uint8_t { kWriter = 1, kReader = 2, kEraser = 3, kRemover = 4 };
 
 /// Things that are under way, by small numbers that come back with completions.
@@ -122,7 +122,7 @@ struct ColdState {
   ServedEpochs epochs;
   bool epochs_failed = false;  // the last attempt to make them durable
   bool epochs_damaged = false;
-  std::set<PublisherId> stored;  // whoever has a segment, or had one since the store was opened
+  std::set<PublisherId> stored;  // have a segment, or had one in this run
   bool may_have_more = false;    // publishers, in what cannot be read
   bool directory_stale = false;  // names that a power cut may forget
   uint64_t generation = 0;       // the highest of any segment

@@ -105,7 +105,7 @@ std::expected<uint32_t, StoreOutcome> ColdWriter::SegmentFor(const PutRequest& r
     if (fits && !StagingHas(bytes, room)) return std::unexpected(StoreOutcome::kBusy);
     if (fits) return *active;
   }
-  // Nobody's records go before it is certain that these can come.
+  // No records go before it is certain that these can come.
   if (!StagingHas(bytes, 0)) return std::unexpected(StoreOutcome::kBusy);
   if (active) Seal(*active);
   const auto number = NewSegment(publisher);
@@ -325,7 +325,7 @@ void ColdWriter::OnIo(uint32_t number, const IoCompletion& completion) {
   const Write write = writes_.Take(number);
   Segment& segment = state_.segments[write.segment];
   if (completion.error || completion.bytes != write.bytes) {
-    // After a failed sync nobody knows what is on disk: the segment takes nothing more.
+    // After a failed sync it is unknown what is on disk: the segment takes nothing more.
     if (!segment.failed) {
       LogWarn("store {}: {}: {} failed", state_.options.directory, SegmentName(write.segment),
               write.sync ? "sync" : "write");

@@ -97,7 +97,7 @@ class ColdWriter {
 
   ColdState& state_;
   std::map<uint32_t, Stream> streams_;  // by segment
-  // Records that are not durable yet, with the tags of those who put one again meanwhile.
+  // Records that are not durable yet, with the tags of requests that put one again meanwhile.
   std::map<KeyPrefix, std::vector<uint64_t>> pending_;
   Commit open_;                           // takes records
   std::optional<Commit> closing_;         // is being made durable

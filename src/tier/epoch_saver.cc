@@ -89,7 +89,7 @@ void EpochSaver::Append(size_t copy) {
 
 void EpochSaver::OnIo(const IoCompletion& completion) {
   if (completion.error || (!syncing_ && completion.bytes != image_.size())) {
-    // What failed may be torn, and nobody knows what of it will still be there tomorrow.
+    // What failed may be torn, and what of it will still be there tomorrow is unknown.
     LogWarn("store {}: {}: {} failed", state_.options.directory, kEpochNames[appending_],
             syncing_ ? "sync" : "write");
     state_.files.Close(copies_[appending_]->file);

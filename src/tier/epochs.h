@@ -114,7 +114,7 @@ class ServedEpochs {
   EpochTable kept_ QUIRE_GUARDED_BY(mutex_);
   std::map<PublisherId, uint64_t> passing_ QUIRE_GUARDED_BY(mutex_);
   std::vector<EpochChange> unsaved_;              // versions after saved_version_
-  std::map<PublisherId, uint64_t> last_changes_;  // of those who are in unsaved_: their version
+  std::map<PublisherId, uint64_t> last_changes_;  // of those in unsaved_: their version
   uint64_t saved_version_ = 0;
 };
 

@@ -51,7 +51,7 @@ uint64_t Segment::LeftoverEnd() const {
 }
 
 void Segment::LeaveBehind(const std::optional<PublisherId>& of) {
-  // What reaches no further was written over, or counts as somebody unknown's from here on.
+  // What reaches no further was written over, or counts as an unknown publisher's from here on.
   std::erase_if(leftovers, [&](const Leftover& leftover) { return leftover.end <= end; });
   leftovers.push_back({.publisher = of, .end = end});
 }

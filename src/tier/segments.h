@@ -1,4 +1,4 @@
-// The segments of a cold store and who they belong to: which is written, and which goes when there
+// The segments of a cold store and their publishers: which is written, and which goes when there
 // is no room. Pure bookkeeping; a segment holds records of one publisher and one erase epoch only.
 #ifndef QUIRE_TIER_SEGMENTS_H_
 #define QUIRE_TIER_SEGMENTS_H_
@@ -29,7 +29,7 @@ enum class SegmentState : uint8_t {
 
 /// What an earlier owner of a segment wrote there, up to this offset.
 struct Leftover {
-  std::optional<PublisherId> publisher{};  // nothing: somebody unknown
+  std::optional<PublisherId> publisher{};  // nothing: it is unknown
   uint64_t end = 0;
 };
 
@@ -61,9 +61,9 @@ struct Segment {
   bool HasLeftoversBeside(const PublisherId& of) const;
   /// Where the bytes of earlier owners end; `end` when there are none.
   uint64_t LeftoverEnd() const;
-  /// A write failed: behind its records anybody's bytes may lie, up to where it wrote.
+  /// A write failed: behind its records bytes of any publisher may lie, up to where it wrote.
   void Fail();
-  /// The segment gets a new owner, who writes from its start on.
+  /// The segment gets a new owner, which writes from its start on.
   void Leave();
   bool has_file() const { return state != SegmentState::kMissing && state != SegmentState::kLost; }
   /// Mean time of last use of the records; 0 without records. Where writing failed again and again

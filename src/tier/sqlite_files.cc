@@ -93,7 +93,7 @@ int FileSize(sqlite3_file* file, sqlite3_int64* out) {
   return SQLITE_OK;
 }
 
-// The store's lock file says who may open the database at all.
+// The store's lock file says which process may open the database at all.
 int Lock(sqlite3_file* /*file*/, int /*level*/) { return SQLITE_OK; }
 int CheckReservedLock(sqlite3_file* /*file*/, int* out) {
   *out = 0;

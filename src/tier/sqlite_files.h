@@ -10,7 +10,7 @@
 
 namespace quire::tier {
 
-/// A file system of SQLite with a name of its own, for one database that nobody else opens: locks
+/// A file system of SQLite with a name of its own, for one database that nothing else opens: locks
 /// are not its business. SQLite gets "full" for whatever would make the files it wrote here longer
 /// than bytes_max in sum.
 ///

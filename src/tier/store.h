@@ -72,7 +72,8 @@ struct PutRequest {
   uint64_t tag = 0;
 };
 
-/// A record in the memory of a store, for whoever reads it there. It stays until Store::Return.
+/// A record in the memory of a store, for a caller that reads it there. It stays until
+/// Store::Return.
 struct Loan {
   uint64_t number = 0;  // 0: nothing was lent
   std::span<const std::byte> payload{};
@@ -206,7 +207,7 @@ class Store {
   virtual void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) = 0;
 
   /// Gives back what a Get has lent. `damaged`: it does not have its checksums, and the store shall
-  /// not give it to anybody again.
+  /// not give it again.
   virtual void Return(const Loan& loan, bool damaged) {
     (void)loan;
     (void)damaged;
@@ -215,7 +216,7 @@ class Store {
   /// Ends loads with this tag as kCancelled. When it returns nothing of theirs is touched any more.
   virtual void Cancel(uint64_t tag) = 0;
 
-  /// Forgets everything of a publisher from before `epoch`: at once for whoever asks, for good when
+  /// Forgets everything of a publisher from before `epoch`: at once for lookups, for good when
   /// it completes. Afterwards the space is overwritten.
   /// Ends: kOk durable; kIo not durable, though nothing of it is found until a restart;
   ///       kUnknownEpoch, kNoSpace the same: the table of epochs is damaged, or full

@@ -108,7 +108,7 @@ class Walk {
   }
 
   // Both copies as the newest table that can be believed. Where there is none, what is left belongs
-  // to nobody by name, so an empty table is right.
+  // to no tenant by name, so an empty table is right.
   Result<void> RenewEpochs() {
     const EpochTable best = epochs_.table.value_or(EpochTable());
     const std::vector<std::byte> bytes = EncodeEpochs(best);
@@ -164,11 +164,11 @@ class Walk {
     if (scan) return;
     damages_[{.segment = number}] = std::max<uint64_t>(LostWith(number), 1);
     LogWarn("store {}: {} cannot be used: {}", directory_, path, scan.error().message);
-    // Whatever it is, it is nobody's business to destroy it.
+    // Whatever it is, it must not be destroyed.
     if (writes) Try(files_.Rename(path, path + ".damaged"));
   }
 
-  // Counts what may be served, and what waits to be overwritten. True when nobody knows what of it
+  // Counts what may be served, and what waits to be overwritten. True when it is unknown what of it
   // was erased.
   bool Count(const SegmentScan& scan, const RecordVisitor& visit) {
     report_.other_versions += scan.other_versions;
@@ -202,8 +202,8 @@ class Walk {
   // Damages of a segment, without those that are unfinished.
   Damages DamagesIn(uint32_t number, const SegmentScan& scan) {
     Damages damages;
-    // An owner beside us may be writing there: only who has the lock, or looks twice, calls it
-    // damage.
+    // An owner beside us may be writing there: only a caller that has the lock, or looks twice,
+    // calls it damage.
     if (depth_ == Depth::kHeaders) return damages;
     const CatalogueRow* const row = RowOf(number);
     if (row != nullptr && row->generation > scan.generation) {
@@ -332,7 +332,7 @@ Result<StoreReport> RepairStore(Files& files, const std::string& directory) {
                                                      directory, before.other_versions));
   }
   QUIRE_TRY(Walk(files, directory, Walk::Depth::kRepair).Run(nullptr));
-  Catalogue::Remove(files, directory);  // whoever opens the store finds everything anew
+  Catalogue::Remove(files, directory);  // the next process finds everything anew
   QUIRE_ASSIGN(StoreReport after, VerifyStore(files, directory));
   after.repaired = before.damaged - std::min(before.damaged, after.damaged);
   return after;

@@ -14,7 +14,7 @@ namespace quire::tier {
 struct StoreReport {
   uint64_t records = 0;         // that may be served: not erased
   uint64_t bytes = 0;           // of all files of the store
-  uint64_t bytes_cap = 0;       // as the store was last opened with; 0 when nobody knows
+  uint64_t bytes_cap = 0;       // as the store was last opened with; 0 when unknown
   uint64_t damaged = 0;         // records that are lost, epochs, catalogue and secret
   uint64_t unfinished = 0;      // of what a crash cut off and nothing was confirmed of
   bool secret_changed = false;  // it is not the one that the store was made with, or gone
@@ -49,7 +49,7 @@ Result<StoreReport> VerifyStoreBeside(Files& files, const std::string& directory
 
 /// Verifies, takes out what is damaged, makes the epochs anew, and the catalogue with the next
 /// opening. Where both
-/// copies of the epochs are damaged everything of named tenants is overwritten: nobody knows what
+/// copies of the epochs are damaged everything of named tenants is overwritten: it is unknown what
 /// of it was erased.
 ///
 /// Errors: as VerifyStore; kUnsupported it has records of another version

@@ -24,7 +24,7 @@ class ToolsTest : public ColdTest {
   StoreReport Verify() { return Must(VerifyStore(*files_, "store")); }
   StoreReport Repair() { return Must(RepairStore(*files_, "store")); }
 
-  // 20 records of two tenants and of nobody, one tenant erased once; closed.
+  // 20 records of two tenants and of none, one tenant erased once; closed.
   void Fill() {
     Open();
     PutAll(0, 10);

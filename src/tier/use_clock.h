@@ -8,8 +8,8 @@
 namespace quire::tier {
 
 /// Counts uses of records. Blocks of a chain are written, read and handed out from its front on,
-/// and nobody finds a block without those before it. So the time of a use lies the further back the
-/// deeper the record is in its chain: of one walk the front has the latest time, the end the
+/// and no lookup finds a block without those before it. So the time of a use lies the further back
+/// the deeper the record is in its chain: of one walk the front has the latest time, the end the
 /// earliest, and what goes first is the end.
 ///
 /// Threads: one at a time

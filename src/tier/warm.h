@@ -46,10 +46,10 @@ struct WarmStats {
 /// device, and is slow. Where records of several lengths leave no stretch for another one, a few
 /// more go than their bytes alone ask for.
 ///
-/// Records can be written into the arena by whoever has their bytes elsewhere, a device for one,
-/// and read there (Place, Get with a loan). Such memory counts as any record's; one that is lent is
-/// not made room with, and one that was erased meanwhile is overwritten when it comes back: Flush
-/// waits for that.
+/// Records can be written into the arena by a caller that has their bytes elsewhere, a device for
+/// one, and read there (Place, Get with a loan). Such memory counts as any record's; one that is
+/// lent is not made room with, and one that was erased meanwhile is overwritten when it comes back:
+/// Flush waits for that.
 class WarmStore final : public Store {
  public:
   /// `below` may be null. Throws std::bad_alloc.
@@ -122,7 +122,7 @@ class WarmStore final : public Store {
   /// Where a record may lie. Nothing: there is no room, and nothing went for it.
   std::optional<uint64_t> MakeRoom(const PublisherId& publisher, uint64_t size_bytes)
       QUIRE_REQUIRES(mutex_);
-  /// Nobody finds it any more, and its memory goes when it is not lent any more.
+  /// It is not found any more, and its memory goes when it is not lent any more.
   void Forget(Records::iterator record) QUIRE_REQUIRES(mutex_);
   void Unlist(Records::iterator record) QUIRE_REQUIRES(mutex_);
   /// A place that does not count any more. Overwrites what lies in it, but for what another record

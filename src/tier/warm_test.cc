@@ -89,7 +89,7 @@ class WarmTest : public ColdTest {
     warm_->Put({&request, 1});
     return WaitWarm().outcome;
   }
-  /// Loads a record as somebody does who can read the store's memory.
+  /// Loads a record as a caller does that can read the store's memory.
   StoreCompletion Borrow(const TestRecord& record, Loan& loan) {
     Loaded& loaded = loaded_[2];
     loaded = {};
@@ -300,7 +300,8 @@ TEST_F(WarmTest, WhatAPutCompletesWithIsTheStoresBelow) {
   EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk) << "and still in memory";
 }
 
-// What the disk refused is in memory, and whoever loads or uses it hears that it is not durable.
+// What the disk refused is in memory, and a caller that loads or uses it hears that it is not
+// durable.
 TEST_F(WarmTest, WhatMemoryAloneHasIsNotCalledDurable) {
   OpenInFront(4);
   files_->set_rates({.write_error = 1});

@@ -145,7 +145,7 @@ class Transfers {
   /// The store can take more.
   bool MayWrite() const { return clock_.NowMicros() >= write_after_us_; }
   /// How many of the `queued` writes that wait in the background are to be given now; `lost_total`
-  /// as for WritePace. All of them where somebody waits for a flush of everything; none for a while
+  /// as for WritePace. All of them while a flush of everything is waited for; none for a while
   /// after HoldBack.
   uint64_t Due(WritePace& pace, uint64_t queued, uint64_t lost_total) const;
   /// What is written in the background fails.

@@ -10,7 +10,7 @@
 namespace quire::transfer {
 
 /// Spreads writing: what begins to wait is written evenly over a time, so that a prompt that was
-/// published all at once does not take the memory's and the disk's bandwidth from whoever computes.
+/// published all at once does not take the memory's and the disk's bandwidth from computing.
 /// Where blocks leave memory before their turn, all is written at once for a while.
 ///
 /// Threads: one at a time

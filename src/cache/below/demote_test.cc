@@ -45,7 +45,7 @@ TEST_F(DemoteTest, WhatMemoryHasLeavesItForTheStore) {
   EXPECT_EQ(Loadable(*test, prompt_), kDemotedTokens);
   EXPECT_EQ(RunThrough(*test, prompt_).reused, kDemotedTokens);
   EXPECT_EQ(test->cache->stats().loaded_total, 10);
-  EXPECT_EQ(Must(Demote(*test, SomeTokens(kDemotedTokens, 9))), 0);  // nobody has that
+  EXPECT_EQ(Must(Demote(*test, SomeTokens(kDemotedTokens, 9))), 0);  // there is no such text
 }
 
 TEST_F(DemoteTest, OnlyWholeBlocksOfTheTextThatIsNamedGo) {
@@ -77,7 +77,7 @@ TEST_F(DemoteTest, WhatIsInUseOrPinnedStays) {
   EXPECT_EQ(Must(Demote(*test, prompt_)), 6);
 }
 
-// Somebody begins to use it while it is made durable.
+// A request begins to use it while it is made durable.
 TEST_F(DemoteTest, WhatComesIntoUseMeanwhileStays) {
   const auto test = Make();
   RunThrough(*test, prompt_);

@@ -1,5 +1,5 @@
 // Blocks of a device that is late, on their way to the store and back; and a device that fails on
-// the way: whoever waits for it is told its name, nothing damaged is published, nothing leaks.
+// the way: what waits for it is told its name, nothing damaged is published, nothing leaks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -161,8 +161,8 @@ TEST(CacheOnDevice, BlocksComeBackFromTheWarmTierWhateverTheOrder) {
   }
 }
 
-// Eight blocks are on their way out as long as there are as many, however many have come. Whoever
-// evicts one of them waits for those, and not for more.
+// Eight blocks are on their way out as long as there are as many, however many have come. A
+// caller that evicts one of them waits for those, and not for more.
 TEST(CacheOnDevice, SomeAreAlwaysOnTheirWayOutUnlessSomebodyWantsTheirRoom) {
   constexpr uint64_t kBlocks = 40;
   for (const bool evict : {false, true}) {
@@ -385,7 +385,7 @@ TEST(CacheOnDevice, AFailedDeviceIsHeard) {
   EXPECT_GT(reads, 0u);
 }
 
-// Nobody knows whether blocks are damaged that a device does not read: they stay, and so do those
+// Whether blocks that a device does not read are damaged is unknown: they stay, and so do those
 // that are not looked at.
 TEST(CacheOnDevice, AFailedDeviceDamagesNothingThatIsVerified) {
   OnDevice on(1);

@@ -89,7 +89,7 @@ class LoadFromEndTest : public testing::TestWithParam<Kind> {
     const CacheStats stats = test_->cache->stats();
     return stats.sealed.slots_used + stats.open.slots_used;
   }
-  /// Bytes that are charged when nobody holds anything and everything was evicted.
+  /// Bytes that are charged when nothing is held and everything was evicted.
   uint64_t LeftBehind() const {
     while (test_->cache->Evict(100) > 0) {
     }
@@ -237,7 +237,7 @@ TEST_P(LoadFromEndTest, WhatWasComputedButNotPublishedTakesNoHitsAway) {
   EXPECT_EQ(test_->cache->stats().hit_tokens - before, 4 * kBlock);
 }
 
-// What follows on a damaged record is of no use, whoever brings what is before it.
+// What follows on a damaged record is of no use, wherever what is before it comes from.
 TEST_P(LoadFromEndTest, DamageEndsTheLoadWhereItIs) {
   for (const uint64_t computed : {0, 1, 3}) {
     store_.DamageSegments(9000 - 1000 * computed);  // other bits every time
@@ -298,7 +298,7 @@ TEST_P(LoadFromEndTest, WhatIsErasedMeanwhileIsNotFound) {
   EXPECT_EQ(Differs(std::move(plan)), "");
 }
 
-// Another request publishes blocks of the end meanwhile: whoever is first, the bits are one.
+// Another request publishes blocks of the end meanwhile: in either order the bits are the same.
 TEST_P(LoadFromEndTest, OthersMayComputeTheSameMeanwhile) {
   BothEnds both = Begin();
   ComputeTo(both, 2 * kBlock);

@@ -29,7 +29,7 @@ void NoteLoaded(State& state, BlockId block, bool twins, bool is_durable) {
   state.directory.write_behind().Unqueue(block);
 }
 
-// Whoever it is loaded for was erased after its plan was made.
+// The tenant that it is loaded for was erased after its plan was made.
 bool WasErased(const LoadJob& job) {
   return job.loading.cache().transfers()->EpochOf(job.publisher) !=
          PlanState::Of(*job.plan).location.below_epoch;
@@ -171,7 +171,7 @@ size_t Loading::AttachLoaded(LoadJob& job, size_t first, size_t count) {
     const auto groups = std::span(job.slots[i]).first(cache_.classes().group_count());
     return std::ranges::any_of(groups, [](SlotId slot) { return !slot.is_none(); });
   };
-  // A block of which nothing was loaded is held by nobody until it is leased, so it ends a run.
+  // A block of which nothing was loaded is not held until it is leased, so it ends a run.
   size_t attached = 0;
   while (attached < count) {
     size_t run = 1;
@@ -330,10 +330,10 @@ Plan Loading::Take(LoadJob& job) {
       *plan, before.prompt, {.looks_below = false, .failed = &failed, .failure = job.failure});
   QUIRE_CHECK(filled.has_value());  // it asks for no room
   admission_.Count(before, -1);
-  // What the ticket's holder computed meanwhile was found by nobody.
+  // What the ticket's holder computed meanwhile was not found.
   const uint64_t came = plan->resident - std::min(plan->resident, before.resident);
   admission_.Count(*plan, +1, std::min(came, job.computed * cache_.block_tokens()));
-  // Nobody used the first plan: the new one is it.
+  // The first plan was not used: the new one is it.
   before.lease.Release();
   Drop(job);
   return PlanState::Wrap(std::move(plan));

@@ -51,7 +51,7 @@ void ReadAhead::Begin(const ContextPiece& piece) {
   source_.Begin(place, piece);
 }
 
-// In the order of use, into the places that nobody has. What is there already is not read again.
+// In the order of use, into the places that are free. What is there already is not read again.
 void ReadAhead::Fill() {
   if (blocks_ == 0) return;
   if (ahead_.empty()) {

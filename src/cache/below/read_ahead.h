@@ -37,8 +37,8 @@ class PieceSource {
 
 /// The ring. Every layer reads all pieces in order, then the next layer does, and after the last
 /// one the first again, for the next step: so the first piece of a layer comes while the products
-/// before its attention are computed. Who takes another piece than the next one (a step that was
-/// begun anew, a context that grew) costs a wait and nothing else.
+/// before its attention are computed. A caller that takes another piece than the next one (a step
+/// that was begun anew, a context that grew) costs a wait and nothing else.
 ///
 /// Threads:  one at a time
 /// Lifetime: the source must outlive it

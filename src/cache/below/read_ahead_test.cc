@@ -19,7 +19,7 @@ std::string Name(const ContextPiece& piece) {
          std::to_string(piece.block_count);
 }
 
-/// Pieces come when a test says so, or when somebody waits for them. Stops where a place is used
+/// Pieces come when a test says so, or when they are waited for. Stops where a place is used
 /// for two things at once.
 class HandSource final : public PieceSource {
  public:
@@ -72,7 +72,7 @@ TEST(ReadAhead, ReadsTheNextPiecesWhileOneIsInUse) {
   ReadAhead ahead(source, 3, {0, 1}, 4);
   ahead.SetBlocks(10);
   EXPECT_EQ(ahead.piece_count(), 3);
-  EXPECT_EQ(source.begun, (Names{"0:0+4", "0:4+4", "0:8+2"}));  // before anybody asks
+  EXPECT_EQ(source.begun, (Names{"0:0+4", "0:4+4", "0:8+2"}));  // before they are asked for
   source.ComeAll();
   ASSERT_TRUE(ahead.Take(ahead.PieceAt(0, 0)).has_value());
   EXPECT_EQ(source.begun.size(), 3) << "the place of the piece in use is not read into";

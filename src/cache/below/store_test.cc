@@ -233,7 +233,7 @@ TEST_P(StoreTest, WritingIsSpreadButNotPastItsTime) {
   EXPECT_LT(waiting(), 7);
   store_.Turn(store_.spread_us / 2);
   EXPECT_EQ(waiting(), 0);
-  // Who flushes waits for nothing.
+  // A flush waits for nothing.
   RunThrough(*test, SomeTokens(10 * kBlock + 5, 2));
   const uint64_t begin_us = store_.clock.NowMicros();
   Must(store_.store->Flush());

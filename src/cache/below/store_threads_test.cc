@@ -220,7 +220,7 @@ TEST(StoreOptions, MemoryIsPinnedOrTheStatisticsSayNot) {
   }
 }
 
-// The thread is slow to say what ended: who waits for a flush must not be ahead of it.
+// The thread is slow to say what ended: a call that waits for a flush must not be ahead of it.
 TEST_P(StoreThreadsTest, WhatAFlushMadeDurableIsKnownToBe) {
   const SyncPointHandler handler([](std::string_view name) {
     if (name != "transfers: something has ended") return;

@@ -14,7 +14,7 @@ using tier::StoreOutcome;
 
 constexpr uint32_t kWritesAtOnce = 16;
 constexpr uint64_t kBusyWaitUs = 500;  // the store can take no more just now
-// To be durable, for who lets go of the bytes that are being written.
+// To be durable, for a caller that lets go of the bytes that are being written.
 constexpr uint64_t kLastWaitUs = 5'000'000;
 
 bool StoreHasIt(StoreOutcome outcome) {
@@ -106,7 +106,7 @@ void StreamWrites::EndBlock(Block& block, StoreOutcome outcome) {
   }
 }
 
-// What failed is tried again when somebody asks the next time.
+// What failed is tried again when it is asked for the next time.
 void StreamWrites::TakeEnded() {
   while (!blocks_.empty()) {
     const auto outcome = blocks_.front()->outcome;

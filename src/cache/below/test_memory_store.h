@@ -1,4 +1,4 @@
-// A store in memory that fails only where it is told to, for tests of who calls it.
+// A store in memory that fails only where it is told to, for tests of its callers.
 #ifndef QUIRE_CACHE_BELOW_TEST_MEMORY_STORE_H_
 #define QUIRE_CACHE_BELOW_TEST_MEMORY_STORE_H_
 

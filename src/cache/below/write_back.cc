@@ -229,7 +229,7 @@ struct WriteBack::Coming {
   bool again = false;  // they are offered again
 };
 
-// Its slots are read no more. True: somebody may wait for slots that still are.
+// Its slots are read no more. True: a caller may wait for slots that still are.
 bool WriteBack::EndTaken(Taken& taken) {
   taken.record.reset();
   return cache_.With([&](State& state) {
@@ -272,7 +272,7 @@ bool WriteBack::IsIntact(const LockedState& cache, const Taken& taken) {
 
 // Writes the next blocks, of those that are due, and returns how many. Of a device's a few are
 // always on their way; where the host copies it is one. It ends early when the store has no memory
-// for more, and when somebody let go of slots that are still read. A block that does not have its
+// for more, and when a holder let go of slots that are still read. A block that does not have its
 // checksum any more is quarantined instead, and those after it are offered again.
 Result<uint32_t> WriteBack::WriteNext(uint64_t& due) {
   MutexLock one_at_a_time(cache_.reading_mutex());
