@@ -413,7 +413,7 @@ TEST_F(BothEndsTest, AFrontWhoseLoadFailsKeepsItsRoom) {
   }
 }
 
-// Not only once somebody ends: the front may go on for long.
+// Not only once a request ends: the front may go on for long.
 TEST_F(BothEndsTest, WhoWaitsForRoomHearsOfALoadThatFailed) {
   MakeAfterRestart(30);
   TestClient client(*engine_);

@@ -68,7 +68,7 @@ void Driver::Turn() {
       stats_ = stats;
     }
     TellSequences();
-    if (ending && report.settled) return;  // who awaits an answer has it
+    if (ending && report.settled) return;  // what is awaited has its answer
     // That Tick may have taken in what was to wake this thread for its end.
     const bool just_asked = !ending && ending_.load(std::memory_order_acquire);
     if (!report.worked && !just_asked) engine_.AwaitChange(report.wait_us);

@@ -1,4 +1,4 @@
-// Who turns an engine, and how its callers wait: a thread in production, or the caller's own until
+// What turns an engine, and how its callers wait: a thread in production, or the caller's own until
 // all its requests have ended.
 #ifndef QUIRE_SERVE_DRIVER_H_
 #define QUIRE_SERVE_DRIVER_H_
@@ -18,8 +18,8 @@
 
 namespace quire::serve {
 
-/// Turns the engine until it ends: then all requests are cancelled, and those who await them hear
-/// so. Callers use the engine itself: Submit, Await and the like.
+/// Turns the engine until it ends: then all requests are cancelled, and callers that await them
+/// hear so. Callers use the engine itself: Submit, Await and the like.
 ///
 /// Lifetime: the engine must outlive it, and has no other driver meanwhile
 class Driver {

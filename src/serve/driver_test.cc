@@ -59,7 +59,7 @@ TEST_F(DriverTest, SaysWhoHoldsWhatToAnyThread) {
     threads.emplace_back([&] {
       for (int call = 0; call < 50; ++call) {
         const auto list = driver.Sequences();
-        ASSERT_EQ(list.size(), 1);  // nobody reads what it says, so it does not end
+        ASSERT_EQ(list.size(), 1);  // what it says is not read, so it does not end
         EXPECT_EQ(list[0].request, id);
       }
     });

@@ -42,11 +42,11 @@ struct TickReport {
   bool settled = true;  // no session is on its way to its file or from it
 };
 
-/// What decides who goes on:
+/// What decides which request goes on:
 /// - Each step has one token of every request that generates, and at most one chunk of prompts
 ///   besides: of the least served tenant's requests first, of those the one that was read least.
 /// - Waiting requests start in the order of tenants by what they were served, then by priority,
-///   deadline and age. Who finds no room is waited for by those behind it, as long as the engine
+///   deadline and age. Those behind one that finds no room wait for it, as long as the engine
 ///   holds any that it may get.
 /// - A request whose next blocks another one is computing, or loading, starts when that has them.
 /// - Room is taken from idle sessions first, then from requests whose readers are slow, then from
@@ -124,9 +124,9 @@ class Engine {
   Result<void> CloseSession(SessionId session, OnSettled settled = {});
 
   /// Ends all sessions of a tenant, and removes their files, those too that were not opened since
-  /// the process began: besides Cache::Erase, for who wants to be forgotten. Before the tenant is
-  /// removed. `settled` hears an error of SessionStore::RemoveAllOf, which names a session whose
-  /// text is left: ask again then.
+  /// the process began: besides Cache::Erase, for a tenant that wants to be forgotten. Before the
+  /// tenant is removed. `settled` hears an error of SessionStore::RemoveAllOf, which names a
+  /// session whose text is left: ask again then.
   void EndSessionsOf(TenantId tenant, OnSettled settled = {});
 
   void SetTenant(const TenantShare& share) { mailbox_.SetTenant(share); }
@@ -142,7 +142,7 @@ class Engine {
     mailbox_.SetLeased({.leased = leased, .settled = std::move(settled)});
   }
 
-  /// For an operator who wants memory now: a request that runs goes on with a context that streams
+  /// For an operator that wants memory now: a request that runs goes on with a context that streams
   /// from the store, until memory has room again; a session that idles lets its sequence go, whose
   /// blocks stay cached. `settled` hears on the engine's thread. Numbers as in sequences().
   ///

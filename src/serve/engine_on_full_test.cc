@@ -47,8 +47,8 @@ TEST_F(EngineOnFullTest, WhoMayNotEvictTakesFromNobodyAndHoldsNobodyUp) {
   EXPECT_EQ(client.Of(behind).response->finish, Finish::kLength);
 }
 
-// A request that nobody reads is preempted again and again, and each time it is read anew it draws
-// a token.
+// A request whose events are not taken is preempted again and again, and each time it is read anew
+// it draws a token.
 TEST_F(EngineOnFullTest, PreemptionsDoNotFillTheQueueOfWhoDoesNotRead) {
   engine_options_.events_max = 8;
   engine_options_.outside_retry_us = 1;

@@ -29,8 +29,8 @@ enum class LoadPolicy : uint8_t {
   // seen is loaded.
   kAuto = 2,
   kNever = 3,
-  // Both at once where nobody else runs: the end is loaded and the front computed, until they meet.
-  // Where that cannot be, it is loaded.
+  // Both at once where no other request runs: the end is loaded and the front computed, until they
+  // meet. Where that cannot be, it is loaded.
   kBoth = 4,
 };
 /// "always", "auto", "never", "both".
@@ -38,7 +38,7 @@ std::optional<LoadPolicy> LoadPolicyOf(std::string_view name);
 
 struct EngineOptions {
   // Prompt tokens per step, over all requests: between these, by headroom, and the lower one while
-  // anybody generates. At least 1.
+  // any request generates. At least 1.
   uint32_t chunk_tokens_min = 512;
   uint32_t chunk_tokens_max = 2048;
   Admission admission = Admission::kWhole;  // of requests with OnFull::kReject that keep all

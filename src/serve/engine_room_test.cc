@@ -1,4 +1,4 @@
-// Little room: what a request gets does not depend on what is cached, nor on who waits before it.
+// Little room: what a request gets does not depend on what is cached, nor on what waits before it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

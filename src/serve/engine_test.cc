@@ -369,7 +369,7 @@ TEST_F(EngineTest, LogitsThatAreNotFiniteFailTheRequest) {
           << response.error.message;
       EXPECT_TRUE(response.tokens.empty());
     }
-    // Nothing is sampled, so nobody is misled.
+    // Nothing is sampled, so nothing is misled.
     EXPECT_EQ(RunOne({.prompt = SomeTokens(20, 2), .max_tokens = 0}).finish, Finish::kLength);
     EXPECT_EQ(cache_->stats().sequences, 0u);
   }

@@ -184,7 +184,7 @@ TEST_F(EngineWaitingTest, NobodyWaitsForWhatItCannotUse) {
 TEST_F(EngineWaitingTest, WhoWaitsForAPrefixPassesAnOwnerThatStandsStill) {
   engine_options_.events_max = 8;
   Make(64, 16);
-  // 20 steps, and an event of each: nobody takes those of the first.
+  // 20 steps, and an event of each: those of the first are not taken.
   const Request request{.prompt = SomeTokens(320, 1), .max_tokens = 2};
   ASSERT_TRUE(engine_->Submit(request).has_value());
   const Response second = RunOne(request);

@@ -70,7 +70,7 @@ class KeptBlocks {
 
   /// A prompt of so many tokens is read from its beginning. What was chosen once stands.
   void Begin(uint64_t prompt_tokens);
-  /// Who looks at the attention of the next step; null: nobody needs to.
+  /// What looks at the attention of the next step; null: nothing needs to.
   model::ImportanceObserver* observer() { return observer_ ? &*observer_ : nullptr; }
   /// What was seen before a step, and how to go back to it.
   std::optional<model::ImportanceObserver> ObservedSoFar() const { return observer_; }

@@ -80,7 +80,7 @@ TEST_F(KeptBlocksTest, GoesOnWithTheChosenBlocks) {
   const KeepOptions options{.share = 0.5, .by = KeepBy::kRecent};
   KeptBlocks kept(options);
   kept.Begin(prompt_.size());
-  EXPECT_EQ(kept.observer(), nullptr);  // nobody needs to look
+  EXPECT_EQ(kept.observer(), nullptr);  // nothing needs to look
   EXPECT_EQ(kept.dropped_tokens(), 0u);
   const auto selected = kept.Select(*whole_, test_.cache->options().profile);
   ASSERT_TRUE(selected.has_value());

@@ -56,7 +56,7 @@ void Mailbox::CancelAll() {
   for (const auto& [id, outbox] : outboxes_) {
     if (!outbox.ended) Send(CancelCommand{.id = id, .turn = CancelledTurn::kUndone});
   }
-  is_changed_ = true;  // also where there is none: somebody waits for this call
+  is_changed_ = true;  // also where there is none: a caller waits for it
   changed_.NotifyAll();
 }
 

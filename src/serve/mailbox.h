@@ -124,7 +124,7 @@ struct MailboxLimits {
 using OnPosted = std::function<void(RequestId)>;
 
 /// Commands one way, events the other. Every queue is bounded: a command is refused where there is
-/// no room, and a request whose events nobody takes does not go on.
+/// no room, and a request whose events are not taken does not go on.
 ///
 /// Threads: any. One lock, never held while anything is computed
 class Mailbox {
@@ -148,7 +148,7 @@ class Mailbox {
   void GiveWay();
   void SetLeased(LeaseCommand command);
   void Demote(DemoteCommand command);
-  /// Whoever turns the engine looks at it again.
+  /// The thread that turns the engine looks at it again.
   void Wake();
 
   // The engine.
@@ -165,7 +165,7 @@ class Mailbox {
   void PostSettled(const SessionSettledCommand& command);
   void PostRead(SessionReadCommand command);
 
-  // Whoever turns the engine.
+  // The thread that turns the engine.
   /// Returns when a caller changed something since the last call of TakeCommands, or `timeout_us`
   /// have passed: whether anything was changed.
   bool AwaitChange(uint64_t timeout_us);
@@ -194,7 +194,7 @@ class Mailbox {
   const MailboxLimits limits_;
   const OnPosted on_posted_;
   mutable Mutex mutex_{LockRank{1}};
-  CondVar changed_;  // for who turns the engine
+  CondVar changed_;  // for the thread that turns the engine
   CondVar posted_;   // for callers that await an event
   bool is_changed_ QUIRE_GUARDED_BY(mutex_) = false;
   std::vector<Command> commands_ QUIRE_GUARDED_BY(mutex_);

@@ -49,7 +49,7 @@ void Preemption::Preempt(Task& task, Waits waits) {
 void Preemption::TakeSequence(Task& task, Waits waits) {
   state_.loads.erase(task.id());
   state_.tasks.Stop(task);
-  // Else it could start again before anybody looks whether its events were taken.
+  // Else it could start again before it is seen whether its events were taken.
   if (!state_.mailbox.HasCapacity(task.id(), task.EventsOfAStep())) waits = Waits::kReader;
   if (waits == Waits::kRoom) {
     waiting_.WaitForRoom(task);

@@ -1,4 +1,4 @@
-// Who gives up room for others, and when.
+// Which request gives up room for others, and when.
 #ifndef QUIRE_SERVE_PREEMPTION_H_
 #define QUIRE_SERVE_PREEMPTION_H_
 
@@ -17,7 +17,7 @@ Task* FirstToGiveWay(const EngineState& state, bool spare_oldest);
 Task* FirstToGiveWayTo(const Task& task, const EngineState& state);
 
 /// Room is taken from idle sessions first, then from requests whose readers are slow, then from
-/// others as above. Who loses its sequence waits to start again.
+/// others as above. One that loses its sequence waits to start again.
 ///
 /// Threads:  one
 /// Lifetime: all it is made with must outlive it
@@ -28,15 +28,15 @@ class Preemption {
   /// Whole blocks that it published stay in the cache for its next start, as long as there is room.
   /// A request that may spill does so, instead of waiting for room.
   void Preempt(Task& task, Waits waits);
-  /// Notes whose readers are slow, and preempts those whom nobody read for EngineOptions::stall_us.
-  /// Who was preempted for that may start again once its events are taken.
+  /// Notes whose readers are slow, and preempts those unread for EngineOptions::stall_us.
+  /// One that was preempted for that may start again once its events are taken.
   void LookAtReaders(uint64_t now_us);
-  /// For somebody outside: what it gives is not for others of the engine's.
+  /// For a user outside the engine: what it gives is not for others of the engine's.
   void GiveWay();
-  /// For a request that would start. False: nobody gives any.
+  /// For a request that would start. False: none gives any.
   bool MakeRoomToStart(Task& task);
   /// For a running request that has no room for one token more. False: it takes no part in this
-  /// step: it gave way itself, or ended, with `error` if nobody will ever give any.
+  /// step: it gave way itself, or ended, with `error` if none will ever give any.
   bool MakeRoomToGrow(Task& task, const Error& error);
 
  private:

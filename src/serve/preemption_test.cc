@@ -1,4 +1,4 @@
-// Who gives up room, in which order, and what becomes of it.
+// Which requests give up room, in which order, and what becomes of it.
 #include "serve/preemption.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST_F(PreemptionTest, TheMostServedTenantThenTheLowestPriorityThenTheLatest) {
   EXPECT_EQ(Victim(true), &high);
 }
 
-// Against all of them sorted: whoever is left is the next.
+// Against all of them sorted: what is left is the next.
 TEST_F(PreemptionTest, VictimsComeInOrder) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Make(32);
@@ -226,7 +226,7 @@ TEST_F(PreemptionTest, WhatIsGivenToOneOutsideIsForNobodyHere) {
   EXPECT_FALSE(only.running());
   EXPECT_EQ(waits.wait().what, Waits::kRoom);
   EXPECT_FALSE(state_->may_start);
-  preemption_->GiveWay();  // nobody is left
+  preemption_->GiveWay();  // none is left
 }
 
 TEST_F(PreemptionTest, AReaderThatTakesNothingForLongCostsTheSequence) {
@@ -254,7 +254,7 @@ TEST_F(PreemptionTest, AReaderThatTakesNothingForLongCostsTheSequence) {
   EXPECT_TRUE(state_->may_start);
 }
 
-// Nobody takes a step meanwhile that would tell it.
+// No step is taken meanwhile that would tell it.
 TEST_F(PreemptionTest, WhoWaitsForThePrefixOfOneThatStandsStillComputesItItself) {
   Make(16, {.stall_us = 100});
   Task& owner = Run();

@@ -90,7 +90,8 @@ TEST(Residual, TurnsAndCommonBeginningsGiveTheBitsOfAMiss) {
   }
 }
 
-// Twins are where a prompt ends, also one of whole blocks: who asks the same waits for them.
+// Twins are where a prompt ends, also one of whole blocks: a request that asks the same waits for
+// them.
 TEST(Residual, OfTwoEqualPromptsOneIsComputed) {
   for (const uint64_t tokens : {319, 320, 321}) {
     Server server(Codec::kInt8, 16, 50);

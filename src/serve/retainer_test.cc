@@ -1,4 +1,4 @@
-// Hints: what they keep, for how long, and that they lock nobody out.
+// Hints: what they keep, for how long, and that they lock no tenant out.
 #include "serve/retainer.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Who goes on in a step, who starts, who gives way.
+// Which request goes on in a step, which starts, which gives way.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -10,10 +10,10 @@
 
 namespace quire::serve {
 
-/// Counts the tokens computed for each tenant, divided by its weight. Who has the least goes first,
-/// so tenants that always want something get shares in proportion to their weights, and one that
-/// wants less than its share gets all it wants. Being idle saves nothing up: whoever comes back
-/// starts where the least served of the others is.
+/// Counts the tokens computed for each tenant, divided by its weight. The one with the least goes
+/// first, so tenants that always want something get shares in proportion to their weights, and one
+/// that wants less than its share gets all it wants. Being idle saves nothing up: a tenant that
+/// comes back starts where the least served of the others is.
 ///
 /// Source: Sheng et al., Fairness in Serving Large Language Models, arXiv 2401.00588
 class FairShare {
@@ -49,7 +49,7 @@ class ChunkSize {
 
   uint32_t tokens() const { return tokens_; }
 
-  /// After a chunk: `free_tokens` is what the cache could still take, evicting what nobody needs.
+  /// After a chunk: `free_tokens` is what the cache could still take, evicting what is not held.
   /// A chunk doubles while four of its size would fit, and halves where two would not.
   void Adapt(uint64_t free_tokens) {
     if (free_tokens >= kGrowAt * uint64_t{tokens_}) {

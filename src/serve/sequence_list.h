@@ -1,4 +1,5 @@
-// Who holds what of the cache now: the requests of an engine, and its sessions that idle.
+// What is held of the cache now, and by which sequence: the requests of an engine, and its sessions
+// that idle.
 #ifndef QUIRE_SERVE_SEQUENCE_LIST_H_
 #define QUIRE_SERVE_SEQUENCE_LIST_H_
 

@@ -157,7 +157,7 @@ void SessionKeeper::Take(EndTenantCommand command) {
     session.opened(EndedTooSoon(session.name));
     return true;
   });
-  // Those that nobody opened in this process too.
+  // Those that were not opened in this process too.
   store_->RemoveAllOf(std::move(command.name),
                       ThenSettle(SessionId::None(), 0, std::move(command.settled)));
 }

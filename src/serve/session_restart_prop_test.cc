@@ -120,7 +120,7 @@ class World : public EngineTest {
     Hear();
   }
 
-  // The machine may stop in it: then nobody hears what it had to say.
+  // The machine may stop in it: then what it had to say is not heard.
   void TickStore() { store_sessions_->Tick(); }
 
   Talks::iterator Any() {
@@ -265,7 +265,7 @@ class World : public EngineTest {
 
   /// Which moment it is at.
   void Continue(const StoredSession& found, Talk talk) {
-    if (talk.turn) {  // it may have ended, and nobody heard of it
+    if (talk.turn) {  // it may have ended unheard
       talk.moments.push_back(Expected(talk.moments.back(), *talk.turn).second);
       if (talk.moments.back().tokens == found.head.tokens) ++unheard_;
     }

@@ -147,7 +147,7 @@ TEST_F(SessionRestartTest, ATurnThatWasCutIsAsIfItHadNeverBegun) {
   SessionId session = OpenNew("s", kSampled);
   Turn(session, SomeTokens(30, 1), 5);
   const RequestId cut = Start(session, SomeTokens(40, 2), 8);
-  TickEngine(20);  // to its end, which nobody heard of
+  TickEngine(20);  // to its end, which was not heard of
   const std::vector<TokenId> said = client_->Of(cut).tokens;
   EXPECT_EQ(said.size(), 8u);
   Restart();
@@ -247,7 +247,7 @@ TEST_F(SessionRestartTest, AFailingDiskCostsNoAnswer) {
   EXPECT_EQ(three.finish, Finish::kLength);
   EXPECT_EQ(three.prompt_tokens, 100u);
   EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;  // not with every turn
-  // Who opens or forks hears of it.
+  // A call that opens or forks hears of it.
   ASSERT_TRUE(engine_->OpenSession({.name = "t"}, Expected(false)).has_value());
   ASSERT_TRUE(engine_->ForkSession(session, "u", Expected(false)).has_value());
   Settle();

@@ -37,10 +37,10 @@ std::unexpected<Error> Named(const std::string& path, const Error& error) {
 
 }  // namespace
 
-/// What is told to nobody before the directory is synced.
+/// What is not told before the directory is synced.
 struct SessionStore::Batch {
   std::vector<std::move_only_function<void(const Result<void>& synced)>> answers{};
-  std::vector<uint64_t> lives{};  // of who waits for these
+  std::vector<uint64_t> lives{};  // of the callers that wait for these
   bool changed = false;           // names
 };
 
@@ -89,8 +89,8 @@ std::string SessionStore::PathOf(const std::string& name) const {
 }
 
 Result<void> SessionStore::List() {
-  // Files are synced before they are named; their names may not be, where a process was killed. Who
-  // is told of a session now may count on it.
+  // Files are synced before they are named; their names may not be, where a process was killed. A
+  // caller that is told of a session now may count on it.
   QUIRE_TRY(files_.SyncDirectory(options_.directory));
   QUIRE_ASSIGN(const auto names, files_.List(options_.directory));
   for (const std::string& name : names) {
@@ -230,7 +230,7 @@ void SessionStore::EndBatch(Batch& batch) {
     calling_ = false;
     called_.NotifyAll();
   }
-  // Nobody waits for it. Not where this batch synced no names: an earlier one may have failed to.
+  // It is not waited for. Not where this batch synced no names: an earlier one may have failed to.
   if (batch.changed && synced) (void)EraseReplaced([](const Replaced&) { return false; });
 }
 

@@ -42,11 +42,11 @@ using OnSessionRead = std::move_only_function<void(Result<SessionRecord>)>;
 /// One file for each session, named as it is: written beside it, synced, then renamed over it, so
 /// that a crash leaves the old state or the new one, whole. What files hold is not encrypted: they
 /// are their owner's alone (mode 0600), and a text that is not needed any more is zeroed before
-/// its blocks go back to the file system. A state machine: whoever calls Tick moves it on, a thread
+/// its blocks go back to the file system. A state machine: each Tick moves it on, a thread
 /// of its own in production, a test by hand.
 ///
 /// Threads:  any; Tick one at a time
-/// Lifetime: `files`, which nobody else uses meanwhile, and what `unix_us` reads must outlive it
+/// Lifetime: `files`, which nothing else uses meanwhile, and what `unix_us` reads must outlive it
 class SessionStore {
  public:
   /// Lists what is there, without reading the texts. A damaged file, or one of another model or of
@@ -97,7 +97,7 @@ class SessionStore {
   /// Errors: kNotFound; kCorrupt, kUnsupported, kIo name the file
   void Read(std::string name, OnSessionRead read);
 
-  /// Forgets who waits for what: nobody is called any more once this returns. What was asked for
+  /// Forgets what is waited for: no caller is told any more once this returns. What was asked for
   /// is done all the same.
   void Detach();
 
@@ -120,7 +120,7 @@ class SessionStore {
   };
   struct Job {
     std::variant<WriteJob, RemoveJob, RemoveAllJob, ReadJob> what;
-    uint64_t life;  // of who waits for it, as `lives_`
+    uint64_t life;  // of the caller that waits for it, as `lives_`
   };
   struct Batch;
   struct Known {
@@ -162,7 +162,7 @@ class SessionStore {
   const SessionStoreOptions options_;
   std::vector<StoredSession> found_;
   std::optional<FileId> lock_;
-  // Of whoever calls Tick, as `files_` is.
+  // Of the thread that calls Tick, as `files_` is.
   std::map<std::string, Known> known_;  // by name
   std::map<std::string, Known>
       leftovers_;                   // by hidden name: of no session, and not overwritten yet

@@ -79,7 +79,7 @@ TEST_F(SessionTest, FeedingReadsAheadAndGeneratesLater) {
   Make(64);
   const SessionId session = engine_->OpenSession({}).value();
   std::vector<TokenId> text;
-  for (const uint64_t tokens : {1, 30, 0, 2}) {  // one token alone is read by who feeds the next
+  for (const uint64_t tokens : {1, 30, 0, 2}) {  // one token alone is read with the next feed
     const std::vector<TokenId> fed = SomeTokens(tokens, 10 + tokens);
     const Response response = Turn(session, fed, 0);
     EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
@@ -146,7 +146,7 @@ TEST_F(SessionTest, TheSessionWhoseTurnEndedFirstGivesItsRoomFirst) {
   RunOne({.prompt = SomeTokens(60, 9), .max_tokens = 8});  // 5 blocks, 3 are free
   EXPECT_EQ(engine_->stats().sessions_released, 1u);
   EXPECT_EQ(cache_->stats().sequences, 2u);
-  // Who kept its sequence computes what it is fed, and the token that was said last.
+  // One that kept its sequence computes what it is fed, and the token that was said last.
   for (const size_t i : {0, 2, 1}) {
     EXPECT_EQ(Turn(sessions[i], SomeTokens(4, 1), 1).computed_tokens == 5, i != 1) << i;
   }

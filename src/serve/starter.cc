@@ -82,7 +82,7 @@ void Starter::StartSome(uint64_t now_us) {
     Look(*first);
     waiting_.RemoveEnded();
   }
-  // Whoever ends, or loses its sequence, sets it again.
+  // A request that ends, or loses its sequence, sets it again.
   if (is_full()) state_.may_start = false;
 }
 
@@ -100,7 +100,7 @@ void Starter::Look(Task& task) {
   while (true) {
     auto started = Start(task, reuse);
     if (started) return;
-    // Who takes free room alone waits for nobody: what others give back is cached, not free.
+    // One that takes free room alone waits for none: what others give back is cached, not free.
     const bool no_room =
         started.error().code == ErrorCode::kNoSpace && task.request().on_full != OnFull::kNoEvict;
     if (no_room && preemption_.MakeRoomToStart(task)) continue;
@@ -186,8 +186,8 @@ Result<Plan> Starter::Acquire(const Task& task, bool reuse, const SequenceOption
                                .open_as = open_as});
 }
 
-// Where nobody will give anything back: what is pinned to be shared, its twins too, or what is to
-// be loaded, may take more room than computing it again.
+// Where no request will give anything back: what is pinned to be shared, its twins too, or what is
+// to be loaded, may take more room than computing it again.
 bool Starter::MayComputeAll(bool reuse) const {
   const bool may_share =
       state_.cache.stats().published_blocks > 0 || state_.cache.options().store != nullptr;

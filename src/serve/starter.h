@@ -14,7 +14,7 @@ namespace quire::serve {
 
 /// Of those that wait for nothing, or for room: the first by what its tenant was served and its
 /// running requests still may be, then by priority, deadline and age. Where the engine holds
-/// nothing, who waits for room waits for somebody outside, and is passed over. Those that gave up
+/// nothing, what waits for room waits for users outside, and is passed over. Those that gave up
 /// their room for one of a higher priority come behind it. Null: there is none.
 Task* FirstInLine(const EngineState& state, uint64_t now_us);
 

@@ -1,4 +1,4 @@
-// Who is first in line, and who starts.
+// Which request is first in line, and which starts.
 #include "serve/starter.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +91,7 @@ TEST_F(StarterTest, OnlyWhoWaitsForNothingOrForRoomIsInLine) {
   EXPECT_EQ(First(), &last);
   Task& runs = AddRunning({.prompt = Tokens(20, 1), .priority = 90});
   EXPECT_EQ(First(), &last);
-  // Who waits for room holds up those behind it, as long as the engine holds any.
+  // One that waits for room holds up those behind it, as long as the engine holds any.
   Task& waits = Wait(50);
   waits.WaitFor({.what = Waits::kRoom});
   EXPECT_EQ(First(), &waits);

@@ -28,7 +28,7 @@ class TaskTable {
   Task* Find(RequestId id) const;
   /// By age.
   const std::map<RequestId, std::unique_ptr<Task>>& all() const { return tasks_; }
-  /// Oldest first. As long as nobody starts, stops or is taken out.
+  /// Oldest first. As long as none starts, stops or is taken out.
   std::span<Task* const> running() const { return running_; }
 
   /// Runs with this from now on; see Task::Start.

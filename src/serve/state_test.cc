@@ -1,4 +1,4 @@
-// The table of requests: who runs, in which order, and who has ended.
+// The table of requests: which run, in which order, and which have ended.
 #include "serve/state.h"
 
 #include <gtest/gtest.h>

@@ -71,7 +71,7 @@ std::vector<BatchEntry> StepPlanner::Choose() const {
       prompts.push_back({.task = task});
     }
   }
-  // Whoever generates waits for the whole step, so the chunk is a small one then.
+  // Each request that generates waits for the whole step, so the chunk is a small one then.
   const uint32_t tokens = entries.empty() ? chunk_.tokens() : state_.options.chunk_tokens_min;
   DivideChunk(prompts, tokens, state_);
   for (BatchEntry& entry : prompts) {

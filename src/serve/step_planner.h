@@ -1,4 +1,4 @@
-// What a step computes: everybody who generates, and a chunk of prompts besides.
+// What a step computes: a token of all that generate, and a chunk of prompts besides.
 #ifndef QUIRE_SERVE_STEP_PLANNER_H_
 #define QUIRE_SERVE_STEP_PLANNER_H_
 

@@ -91,7 +91,7 @@ TEST_F(StepPlannerTest, AChunkThatIsSmallerThanItsPiecesIsDividedByTokens) {
   EXPECT_EQ(Divide(3), (Given{2, 1}));
 }
 
-// Whatever is drawn: all of a chunk is given while there is anything to read, to nobody more than
+// Whatever is drawn: all of a chunk is given while there is anything to read, to none more than
 // it has, and those of one tenant get it one after another.
 TEST_F(StepPlannerTest, AllOfAChunkIsGiven) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -164,7 +164,7 @@ TEST_F(StepPlannerTest, WhoIsShortOfRoomReadsLessAndChunksShrink) {
   EXPECT_EQ(planner_->chunk_tokens(), 8u);  // halved twice
   Compute(task, 8);
   const RequestId id = task.id();
-  EXPECT_EQ(Plan(), Given{});  // not for one token, and nobody gives any
+  EXPECT_EQ(Plan(), Given{});  // not for one token, and none gives any
   EXPECT_EQ(ResponseOf(id)->error.code, ErrorCode::kNoSpace);
 }
 

@@ -35,7 +35,7 @@ class Stepper {
 
   /// Computes and commits all parts, whose room is reserved. Where a step fails it is taken again
   /// with fewer tasks, down to one, and only those fail that cannot be computed alone: the bits of
-  /// a task do not depend on who is computed beside it. One that streams, and whose context the
+  /// a task do not depend on what is computed beside it. One that streams, and whose context the
   /// store has lost a block of, is `lost`: it has to begin again, before that block. One that is
   /// alone and finds no room takes fewer tokens: room for open forms is sure for
   /// SequenceOptions::step_tokens only.

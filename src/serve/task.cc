@@ -122,7 +122,7 @@ Result<void> Task::Reserve(uint64_t tokens) {
   if (is_full || chooses) {
     QUIRE_ASSIGN(sequence_, kept_.Select(*sequence_, profile_));
   }
-  // Who started with room for all that it may need has it again.
+  // One that started with room for all that it may need has it again.
   const bool may_end_early =
       request_.on_full == OnFull::kHalt || request_.on_full == OnFull::kFewer;
   uint64_t held = sequence_->length() + tokens;

@@ -26,7 +26,7 @@ namespace quire::serve {
 /// What a task waits for, when it holds no sequence.
 enum class Waits : uint8_t {
   kNothing = 1,  // it has not been looked at since something changed for it
-  kRoom = 2,     // until somebody gives some back
+  kRoom = 2,     // until another gives some back
   kPrefix = 3,   // until another task has computed what both begin with
   kReader = 4,   // until its events are taken
   kLoad = 5,     // until what the store has of its text was loaded

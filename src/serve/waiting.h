@@ -10,7 +10,7 @@
 
 namespace quire::serve {
 
-/// For room, until somebody gives some back; and for a prefix that another request computes or
+/// For room, until another gives some back; and for a prefix that another request computes or
 /// loads, until it is there or that one does not go on.
 ///
 /// Threads:  one
@@ -27,7 +27,7 @@ class Waiting {
   /// Some prefixes may be there now, or not be computed any more.
   void WakeForPrefix();
 
-  /// What others hold may be free later; what nobody can give back is refused for good.
+  /// What others hold may be free later; what cannot be given back is refused for good.
   bool CanWaitForRoom() const;
   void WaitForRoom(Task& task);
   /// Some came back.

@@ -173,7 +173,7 @@ TEST_F(WaitingTest, WhoWaitsForRoomHearsOfEveryEnd) {
   Task& task = Add(Of(prompt_));
   waiting_->WaitForRoom(task);
   waiting_->RemoveEnded();
-  EXPECT_EQ(task.wait().what, Waits::kRoom);  // nobody has ended
+  EXPECT_EQ(task.wait().what, Waits::kRoom);  // none has ended
   state_->tasks.Find(owner.id())->End(Finish::kCancelled);
   waiting_->RemoveEnded();
   EXPECT_EQ(task.wait().what, Waits::kNothing);

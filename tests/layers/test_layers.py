@@ -28,8 +28,8 @@ VAGUE_WORD = re.compile(r"\b(nobody|anybody|somebody|everybody|whoever|who|hollo
 PLAIN = (
     "bench", "include", "sim", "tests", "src/attention", "src/base", "src/cache", "src/codec",
     "src/cuda", "src/embed", "src/env", "src/events", "src/evict", "src/index", "src/model",
-    "src/pool", "src/quota", "src/registry", "src/remote", "src/store", "src/text", "src/tier",
-    "src/transfer", "docs/benchmarks.md", "docs/cache.md", "docs/codecs.md", "docs/cuda.md",
+    "src/pool", "src/quota", "src/registry", "src/remote", "src/serve", "src/store", "src/text",
+    "src/tier", "src/transfer", "docs/benchmarks.md", "docs/cache.md", "docs/codecs.md", "docs/cuda.md",
     "docs/dependencies.md", "docs/durability.md", "docs/format", "docs/glossary.md",
     "docs/house.md", "docs/numerics.md", "docs/policies.md", "docs/streaming.md", "HACKING.md",
     "README.md",

@@ -528,14 +528,14 @@ void quire_session_free(quire_session* session) {
       if (host.keeps_sessions()) {
         auto settling = quire::serve::MakeSettling();
         QUIRE_TRY(host.engine().CloseSession(session->id, std::move(settling.settled)));
-        // Whoever opens it next finds its name free.
+        // The next call that opens it finds its name free.
         (void)settling.outcome.get();
       } else {
         QUIRE_TRY(host.engine().EndSession(session->id));
       }
       host.NoteClosed(session->name);
     }
-    // The end of a turn that nobody heard.
+    // The end of a turn that was not taken.
     if (const RequestId turn = session->turn; !turn.is_none()) {
       while (host.engine().Await(turn)) {
       }

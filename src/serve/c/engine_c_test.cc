@@ -419,7 +419,7 @@ TEST_F(EngineCTest, OnePromptInNoSession) {
   EXPECT_NE(ask(turn).find("keep"), std::string::npos);
   EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_INVALID_ARGUMENT);
   EXPECT_NE(ask(Turn(nullptr, 12)).find("no tokens"), std::string::npos);
-  // One that nobody hears to its end.
+  // One whose events are not taken to their end.
   quire_session* call = nullptr;
   turn = Turn("Once", 1000);
   ASSERT_EQ(quire_engine_ask(engine_, &turn, nullptr, &call, &error_), QUIRE_OK) << Show(error_);

@@ -88,7 +88,7 @@ bool AccessLog::Write(const AccessLine& line) {
   std::string text = AccessLineJson(
       line,
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
-  // A log that nobody reads loses lines and never stops the server: where a pipe takes anything it
+  // A log that is not read loses lines and never stops the server: where a pipe takes anything it
   // takes PIPE_BUF bytes, and a line is shorter.
   MutexLock lock(mutex_);
   pollfd ready{.fd = descriptor_, .events = POLLOUT, .revents = 0};

@@ -1,5 +1,5 @@
-// One call of the completions API: its requests in the engine, who is told of their events, how far
-// they are, and the answer as it comes.
+// One call of the completions API: its requests in the engine, what is told of their events, how
+// far they are, and the answer as it comes.
 #ifndef QUIRE_SERVE_HTTP_CALL_H_
 #define QUIRE_SERVE_HTTP_CALL_H_
 
@@ -22,7 +22,7 @@
 
 namespace quire::serve::http {
 
-// From the thread that turns the engine to whoever waits for one request's events.
+// From the thread that turns the engine to the one that waits for one request's events.
 
 /// Notify is to be the engine's on_event. A listener is called on the engine's thread, with the
 /// hub's lock held, so that it is never called again once Unlisten has returned: it hands over to

@@ -1,4 +1,4 @@
-// Who calls: which tenant a key stands for, and what its holder may see.
+// The caller: which tenant a key stands for, and what its holder may see.
 #ifndef QUIRE_SERVE_HTTP_CALLER_H_
 #define QUIRE_SERVE_HTTP_CALLER_H_
 
@@ -43,7 +43,7 @@ Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path);
 /// cache, less the floors that are named.
 uint64_t FairShareBytes(const KeysFile& keys, uint64_t cache_bytes);
 
-/// Of who asks through the operator's listener; no tenant of a keys file has it.
+/// Of callers at the operator's listener; no tenant of a keys file has it.
 inline constexpr std::string_view kOperatorName = "operator";
 
 struct Caller {
@@ -62,7 +62,7 @@ class KeyTable {
 
   void Add(std::string_view key, Caller caller);
   bool empty() const { return entries_.empty(); }
-  /// Compares with every key in constant time; none: nobody has this one.
+  /// Compares with every key in constant time; none: no tenant has this one.
   std::optional<Caller> Find(std::string_view key) const;
 
  private:

@@ -361,7 +361,7 @@ class StreamConnection final : public Connection,
   }
 
   asio::awaitable<void> Finish(const HttpRequest& request, Handled& handled) {
-    // Who watches the server is not kept waiting by those who work.
+    // A caller that watches the server does not wait for those that compute.
     if (!request.path.starts_with("/v1/")) {
       context_.service.Finish(request, handled);
       co_return;

@@ -33,7 +33,7 @@ std::string TooManyConnections() {
       reply.body.size(), reply.body);
 }
 
-/// Who has one IPv6 address mostly has all that begin as it does.
+/// A host that has one IPv6 address mostly has all that begin as it does.
 std::string AddressOf(const tcp::socket& socket) {
   error_code error;
   asio::ip::address address = socket.remote_endpoint(error).address();

@@ -1,4 +1,5 @@
-// One address that is listened at: who is let in, and who makes room when there is none.
+// One address that is listened at: which connections are let in, and which make room when there is
+// none.
 #ifndef QUIRE_SERVE_HTTP_LISTENER_H_
 #define QUIRE_SERVE_HTTP_LISTENER_H_
 
@@ -34,7 +35,8 @@ class Listener {
   uint16_t port() const;
 
   void Start();
-  /// Lets nobody in any more; connections end once they have answered, or at once with `cancel`.
+  /// Lets no connection in any more; connections end once they have answered, or at once with
+  /// `cancel`.
   void Stop(bool cancel);
 
  private:

@@ -40,7 +40,7 @@ struct TransportCounters {
   std::atomic<uint64_t> log_lines_lost = 0;  // of the access log
 };
 
-/// What is read when somebody asks.
+/// What is read when it is asked for.
 struct MetricsSnapshot {
   // Of the whole: absent for a tenant's eyes.
   std::optional<CacheStats> cache{};
@@ -78,8 +78,8 @@ class Metrics {
   const std::unique_ptr<Families> families_;
 };
 
-// What the cache's index holds, for /v1/cache: the prefix tree of published blocks, with who shares
-// them, where they are and since when.
+// What the cache's index holds, for /v1/cache: the prefix tree of published blocks, which tenants
+// share them, where they are and since when.
 
 struct IndexJsonOptions {
   uint32_t block_tokens = 16;

@@ -44,7 +44,7 @@ void PromptTree::Forget(const Path& path) {
   for (const Key& key : path.keys) {
     const auto child = node->children.find(key);
     if (--child->second->requests == 0) {
-      node->children.erase(child);  // nobody else went further
+      node->children.erase(child);  // no other prompt goes further
       return;
     }
     node = child->second.get();

@@ -1,4 +1,4 @@
-// The paths of the server: which there are, which methods each takes, which are open to everybody.
+// The paths of the server: which there are, which methods each takes, which need no key.
 #ifndef QUIRE_SERVE_HTTP_ROUTES_H_
 #define QUIRE_SERVE_HTTP_ROUTES_H_
 

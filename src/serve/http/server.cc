@@ -54,7 +54,7 @@ Result<tcp::endpoint> EndpointOf(const std::string& address) {
   return tcp::endpoint(ip, parsed.port);
 }
 
-// TLS 1.2 with a key exchange that nobody who gets the certificate's key later can undo.
+// TLS 1.2 with a key exchange that a later holder of the certificate's key cannot undo.
 constexpr const char* kTls12Ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 class ServerImpl final : public Server {

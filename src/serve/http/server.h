@@ -29,7 +29,7 @@ struct ServerOptions {
   uint64_t header_ms = 10'000;     // from the first byte of a request to the end of its header
   uint64_t body_ms = 30'000;       // for all of its body
   uint64_t idle_ms = 60'000;       // between two requests
-  uint64_t write_ms = 30'000;      // for one piece of an answer: who reads nothing is left
+  uint64_t write_ms = 30'000;      // for one piece of an answer; a reader that takes none is left
   uint64_t drain_ms = 30'000;      // after the first signal, for calls under way
 };
 

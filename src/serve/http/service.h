@@ -1,4 +1,4 @@
-// What the server does with one request, without sockets: who calls, what is asked, what is
+// What the server does with one request, without sockets: the caller, what is asked, what is
 // answered.
 #ifndef QUIRE_SERVE_HTTP_SERVICE_H_
 #define QUIRE_SERVE_HTTP_SERVICE_H_
@@ -43,7 +43,7 @@ struct ServiceOptions {
   SessionLimits sessions{};
   // What is computed goes to a remote, so calls may hand it over to other machines.
   bool publishes = false;
-  // Without keys: who reaches it under another name than a loopback one is refused, so that pages
+  // Without keys: a caller that names it by other than a loopback name is refused, so that pages
   // of other sites cannot (DNS rebinding).
   bool loopback_names_only = true;
 };
@@ -77,10 +77,10 @@ Reply ErrorReply(ApiError error, const HttpRequest& request);
 
 /// What became of a request.
 struct Handled {
-  Caller caller{.tenant = kDefaultTenant, .name = ""};  // no name: nobody known
+  Caller caller{.tenant = kDefaultTenant, .name = ""};  // no name: it is unknown
   std::string route = "other";                          // one of a few fixed names
   std::string session{};                                // that the call goes on with
-  bool is_known = false;                                // who calls may
+  bool is_known = false;                                // the caller may
   // None: the header was in order, and now the body is wanted.
   // A lease lasts as long as the connection.
   std::variant<std::monostate, Reply, std::unique_ptr<Call>, std::unique_ptr<HeldLease>> outcome{};
@@ -90,15 +90,15 @@ struct Handled {
 /// Lifetime: what the parts name must outlive it, and it its calls
 class Service {
  public:
-  /// Enters the tenants of a keys file into cache and engine. Without one, everybody is the default
-  /// tenant and sees all.
+  /// Enters the tenants of a keys file into cache and engine. Without one, every caller is the
+  /// default tenant and sees all.
   ///
   /// Errors: those of Cache::AddTenant
   static Result<std::unique_ptr<Service>> Create(const ServiceContext& context,
                                                  const ServiceOptions& options,
                                                  const std::optional<KeysFile>& keys);
 
-  /// Who calls, and what is refused or answered by the header alone. Looks nothing up.
+  /// The caller, and what is refused or answered by the header alone. Looks nothing up.
   Handled Begin(const HttpRequest& head);
   /// Answers what Begin left open.
   void Finish(const HttpRequest& request, Handled& handled);

@@ -133,7 +133,7 @@ TEST_F(ServiceTest, KeysSayWhoSeesWhat) {
   }
   EXPECT_EQ(tenants, (std::set<std::string>{"alice", "bob"}));
   EXPECT_EQ(all["scope"], "all");
-  EXPECT_EQ(all["tenants"].size(), 4u);  // the three, and who asks through the operator's listener
+  EXPECT_EQ(all["tenants"].size(), 4u);  // the three, and the operator's listener
   const std::string metrics = Ask(Get("/metrics", bob)).body;
   EXPECT_THAT(metrics, testing::HasSubstr(R"(tenant="bob")"));
   EXPECT_THAT(metrics, testing::Not(testing::HasSubstr("alice")));

@@ -137,7 +137,7 @@ ApiResult<OrderedJson> SessionTable::Entered(const std::string& name, Settling& 
   if (settled) return json;
   MutexLock lock(mutex_);
   if (const auto found = entries_.find(name); found != entries_.end()) {
-    (void)engine_.EndSession(found->second.id);  // it is there: nobody else knows its name
+    (void)engine_.EndSession(found->second.id);  // it is there: no other call knows its name
     entries_.erase(found);
   }
   return std::unexpected(FromFileError(settled.error()));

@@ -20,7 +20,7 @@ struct SessionLimits {
   uint64_t idle_us = 3'600'000'000;  // one that was not used for so long ends
 };
 
-/// Names are random: nobody finds another's. A tenant's are its own, whatever its key may see
+/// Names are random: no tenant finds another's. A tenant's are its own, whatever its key may see
 /// besides. With a store, sessions are found again by their names after a restart, and what is
 /// opened, forked or ended outlives the process before the call returns.
 ///

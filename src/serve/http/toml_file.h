@@ -21,7 +21,7 @@ struct TomlSetting {
   std::string where;                // FILE:LINE
 };
 
-/// One table. Reading a field marks it as known; NothingElse refuses those that nobody read.
+/// One table. Reading a field marks it as known; NothingElse refuses those that were not read.
 ///
 /// Errors: of all that read: kCorrupt the field has another type or is out of range
 class TomlTable {
