@@ -39,7 +39,7 @@ struct LoadReport {
 /// A prompt has 16 tokens below 256 for each block of the trace, which the block's id alone
 /// decides: equal ids, equal prefixes.
 ///
-/// Errors: kInvalidArgument the URL, or a trace without blocks; kIo nobody answers there
+/// Errors: kInvalidArgument the URL, or a trace without blocks; kIo there is no answer
 Result<LoadReport> RunLoad(const Trace& trace, const LoadOptions& options);
 
 }  // namespace quire::app

@@ -30,7 +30,7 @@ int RunToExit(const std::function<int()>& program);
 /// Writes to stderr what it can; a stderr that takes nothing changes nothing.
 void PrintError(std::string_view text);
 
-/// Hands what was printed so far to whoever reads it.
+/// Hands what was printed so far to its reader.
 ///
 /// Errors: throws std::system_error, which RunToExit catches
 void FlushOutput();

@@ -225,7 +225,7 @@ class Replayer {
     for (const uint64_t key : store_->TakeLeft()) remote_->Put(key);
   }
 
-  // Pays for one more block of the path, if need be with what nobody holds.
+  // Pays for one more block of the path, if need be with what is not held.
   bool Charge() {
     if (ledger_.TryCharge(kBlockBytes)) return true;
     const auto victim = policy_->Victim();

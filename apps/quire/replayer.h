@@ -111,7 +111,7 @@ struct ReplayResult {
   double blocks_per_second() const;
 };
 
-/// What happened, for whoever compares it with a live cache.
+/// What happened, to be compared with a live cache.
 struct ReplayLog {
   std::vector<uint32_t> hits;     // blocks, by request
   std::vector<uint64_t> victims;  // keys, in the order they went
@@ -134,7 +134,7 @@ struct ReplayOptions {
   uint32_t machines = 1;
   /// Each request that another one goes on from soon enough says so when it ends, as an agent that
   /// waits for a tool may, and is kept until then: of all that is kept so, this share of the
-  /// capacity at most. 0: nobody says anything.
+  /// capacity at most. 0: none says anything.
   double hint_share = 0;
   uint64_t hint_ms_most = 300'000;
 };

@@ -233,7 +233,7 @@ TEST(ReplayHints, WhatIsHintedIsThereWhenItGoesOn) {
   for (uint64_t i = 0; i < 8; ++i) trace.push_back(of(100 + i, {100 + 2 * i, 101 + 2 * i}));
   trace.push_back(of(1000, {1, 2, 3, 4, 5}));
   for (uint64_t i = 8; i < 16; ++i) trace.push_back(of(2000 + i, {100 + 2 * i, 101 + 2 * i}));
-  trace.push_back(of(4'000'000, {1, 2, 3, 4, 5, 6}));  // too late: nobody says so
+  trace.push_back(of(4'000'000, {1, 2, 3, 4, 5, 6}));  // too late: it is not said
   const ReplayInput input(trace);
   for (const std::string& policy : ReplayPolicies()) {
     SCOPED_TRACE(policy);

@@ -220,7 +220,7 @@ Result<IsolationCheck> SlotsAreZeroedInBetween(const Bench& bench) {
   const SequenceStats stats = sequence->stats();
   QUIRE_ASSIGN(const TenantStats of_a, bench.cache->tenant_stats(a));
   const uint64_t after = bench.BytesNotZero();
-  // What the other tenant still holds, or gave back and nobody took, may stay.
+  // What the other tenant still holds, or gave back and none took, may stay.
   QUIRE_TRY(bench.cache->Erase(a));
   return Check("slots are zeroed when they pass from one tenant to another",
                before > 0 && after < before && bench.BytesNotZero() == 0,

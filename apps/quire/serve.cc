@@ -88,7 +88,7 @@ std::string NameOf(const std::string& directory) {
 
 Result<serve::EngineOptions> EngineOptionsOf(const ServeFlags& flags, http::EventHub& hub) {
   QUIRE_ASSIGN(const uint64_t adapter_bytes, ParseBytes(flags.adapter_bytes));
-  // Prompts go in larger pieces where nobody generates.
+  // Prompts go in larger pieces where no request generates.
   return serve::EngineOptions{
       .chunk_tokens_min = flags.runtime.chunk_tokens,
       .chunk_tokens_max = flags.runtime.chunk_tokens * 4,
@@ -128,7 +128,7 @@ Result<void> CheckFlags(ServeFlags& flags) {
   }
   flags.runtime.announce = !flags.events.endpoint.empty();
   flags.runtime.keep_sessions = !flags.runtime.store.empty();
-  // Who opens, forks or ends a session that has a file keeps a worker waiting for the disk.
+  // A call that opens, forks or ends a session with a file keeps a worker waiting for the disk.
   if (flags.runtime.keep_sessions) flags.server.worker_threads = 8;
   flags.server.header_ms = flags.server.handshake_ms = flags.header_s * uint64_t{1000};
   flags.server.body_ms = flags.body_s * uint64_t{1000};

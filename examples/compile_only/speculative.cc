@@ -26,7 +26,7 @@ Result<std::vector<TokenId>> Step(Sequence& sequence, const Target& target, Toke
   std::vector<TokenId> tokens = {last};
   tokens.insert(tokens.end(), guesses.begin(), guesses.end());
   for (uint32_t layer = 0; layer < target.layers; ++layer) {
-    // The rows are written but nobody sees them yet: only Commit makes tokens visible.
+    // The rows are written but not seen yet: only Commit makes tokens visible.
     QUIRE_TRY(sequence.Append(layer, target.rows(layer, tokens)));
   }
   const std::vector<TokenId> next = target.next(sequence, tokens);

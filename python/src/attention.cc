@@ -57,7 +57,7 @@ Outs ToOut(nb::handle given) {
   return out;
 }
 
-/// One call: what its tasks have in common, and the sequences, which nobody writes to meanwhile.
+/// One call: what its tasks have in common, and the sequences, which are not written to meanwhile.
 struct Call {
   uint32_t layer = 0;
   uint32_t query_heads = 0;

@@ -64,7 +64,7 @@ void Close(PyDiskStore& self) {
   self.Close();
 }
 
-// Runs `use` on the ticket as the only one who does, without the GIL.
+// Runs `use` on the ticket as its only user, without the GIL.
 template <typename Use>
 auto WithTicket(const PyTicket& self, const Use& use) {
   const std::shared_ptr<TicketState> state = self.get();

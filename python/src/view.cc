@@ -1,4 +1,4 @@
-// Views: blocks in place for NumPy, read-only and pinned, and copies for everybody else.
+// Views: blocks in place for NumPy, read-only and pinned, and copies for all others.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 

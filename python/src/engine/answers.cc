@@ -76,7 +76,7 @@ void Cancel(const PyAnswer& self) {
   Check(quire_session_cancel(talk->session, &error), error);
 }
 
-// A turn that nobody hears to its end would keep its session busy.
+// A turn that is not heard to its end would keep its session busy.
 void CloseAnswer(PyAnswer& self) {
   if (self.closed() || !self.is_here()) return self.Close();
   if (!self.is_over) {
