@@ -1,5 +1,5 @@
-"""A tiny random model: `make_model.py FOLDER KIND SEED`. KIND: llama, window (every second layer has a
-window of 64 tokens), mla."""
+"""A tiny random model: `make_model.py FOLDER KIND SEED`. KIND: llama, window (every second layer
+has a window of 64 tokens), mla."""
 
 import sys
 
