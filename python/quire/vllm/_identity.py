@@ -69,14 +69,23 @@ def check(config: Any, caches: Any) -> None:
             raise UnsupportedError(f"quire.vllm does not keep {what}")
 
 
-def layer_specs(spec: Any) -> list[Any]:
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        return list(spec.kv_cache_specs.values())
-    return [spec]
+def window_of(group: Any) -> int | None:
+    """Tokens that a token of a cache group attends to, itself included; None: all before it."""
+    windows = {spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
+               for spec in _layer_specs(group)}
+    if len(windows) != 1:
+        raise UnsupportedError("quire.vllm does not keep a cache group with several windows")
+    return windows.pop()
+
+
+def _layer_specs(group: Any) -> list[Any]:
+    if isinstance(group, UniformTypeKVCacheSpecs):
+        return list(group.kv_cache_specs.values())
+    return [group]
 
 
 def _refused_of(group: Any) -> Iterable[str]:
-    for spec in layer_specs(group):
+    for spec in _layer_specs(group):
         if type(spec) not in _SPECS:
             yield type(spec).__name__
         elif not spec.prefix_cacheable:
@@ -156,7 +165,7 @@ def digest(facts: Any) -> str:
 
 
 def process_start_s() -> float:
-    return psutil.Process(os.getpid()).create_time()
+    return float(psutil.Process(os.getpid()).create_time())
 
 
 class Watch:

@@ -46,8 +46,9 @@ class Scheduler:
     def __init__(self, config: Any, caches: Any, store: BlockStore) -> None:
         _identity.check(config, caches)
         self._config, self._caches, self._store = config, caches, store
-        self._windows = [_window_of(group.kv_cache_spec) for group in caches.kv_cache_groups]
-        self._block_tokens = caches.kv_cache_groups[0].kv_cache_spec.block_size
+        self._windows = [_identity.window_of(group.kv_cache_spec)
+                         for group in caches.kv_cache_groups]
+        self._block_tokens: int = caches.kv_cache_groups[0].kv_cache_spec.block_size
         self._identity = ""
         self._namespaces: list[str] = []  # of all workers
         self._requests: dict[str, _Request] = {}
@@ -179,14 +180,6 @@ def _runs(stored: list[bool]) -> list[int]:
 
 def _key(digest: bytes, group: int) -> bytes:
     return digest + struct.pack("<H", group)
-
-
-def _window_of(group: Any) -> int | None:
-    windows = {spec.sliding_window if isinstance(spec, _identity.SlidingWindowSpec) else None
-               for spec in _identity.layer_specs(group)}
-    if len(windows) != 1:
-        raise UnsupportedError("quire.vllm does not keep a cache group with several windows")
-    return windows.pop()
 
 
 def _is_of_tokens(request: Any) -> bool:

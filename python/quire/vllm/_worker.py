@@ -80,10 +80,8 @@ class Worker:
         self._warnings = Warnings()
         # vLLM takes failures by block for one group alone. Those behind a block that failed are
         # computed with what is before it, which a window has partly left.
-        specs = [spec for group in caches.kv_cache_groups
-                 for spec in _identity.layer_specs(group.kv_cache_spec)]
-        self._fails_by_block = len(caches.kv_cache_groups) == 1 and not any(
-            isinstance(spec, _identity.SlidingWindowSpec) for spec in specs)
+        windows = [_identity.window_of(group.kv_cache_spec) for group in caches.kv_cache_groups]
+        self._fails_by_block = windows == [None]
 
     def register(self, tensors: dict[str, torch.Tensor]) -> None:
         """tensors: [blocks, ...] of each layer; a block of several kernel blocks lies together."""
@@ -166,7 +164,8 @@ class Worker:
     # -- Inside ------------------------------------------------------------------------------------
 
     def _pieces(self, transfers: list[Transfer]) -> Iterator[list[Transfer]]:
-        piece, size = [], 0
+        piece: list[Transfer] = []
+        size = 0
         for one in transfers:
             size += self._groups[one.group].bytes
             if piece and size > _PIECE_BYTES:

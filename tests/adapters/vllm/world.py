@@ -1,15 +1,20 @@
 """Models, engines and a store's owner, each a process."""
 
-import json
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import engine
+
 HERE = Path(__file__).resolve().parent
 BINARY = Path(os.environ.get("QUIRE_BINARY") or HERE.parents[2] / "build/release/quire")
 HANG_S = 600  # far beyond what anything here takes
 CAP = 1 << 28  # engine.py's
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["engine"])
 
 
 def prompt(number=0, tokens=200):
@@ -24,44 +29,45 @@ def make_model(folder, kind="llama", seed=0):
 
 
 class Engine:
+    """engine.py's `serve`. Its imports take longer than all else, so one server forks all engines."""
+
     def __init__(self, model, store, **options):
         self.log = Path(model).parent / f"engine-{os.urandom(4).hex()}.log"
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, HERE / "engine.py", model, str(store), json.dumps(options)],
-                text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        self._read("READY")
+        self.connection, theirs = _processes.Pipe()
+        self.process = _processes.Process(
+            target=engine.serve, args=(theirs, self.log, str(model), str(store), options))
+        self.process.start()
+        theirs.close()
+        assert self.answer() == "ready", self.log.read_text()[-4000:]
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.communicate(timeout=HANG_S)
+        self.connection.send(None)
+        self.process.join(HANG_S)
+        assert self.process.exitcode == 0, self.log.read_text()[-4000:]
 
     def send(self, *prompts):
-        self.process.stdin.write(json.dumps(prompts) + "\n")
-        self.process.stdin.flush()
+        self.connection.send(prompts)
 
     def ask(self, *prompts):
         self.send(*prompts)
         return self.answer()
 
     def answer(self):
-        return json.loads(self._read("ANSWER"))
+        try:
+            assert self.connection.poll(HANG_S), "no answer"
+            return self.connection.recv()
+        except EOFError:
+            raise AssertionError(self.log.read_text()[-4000:]) from None
 
     def disturb(self):
-        self.process.stdin.write("disturb\n")
+        self.connection.send("disturb")
 
     def kill(self):
         self.process.kill()
-        self.process.wait(HANG_S)
-
-    def _read(self, word):
-        for line in self.process.stdout:
-            if line.startswith(word):
-                return line.removeprefix(word)
-        raise AssertionError(self.log.read_text()[-4000:])
+        self.process.join(HANG_S)
 
 
 class Owner:
