@@ -11,7 +11,7 @@ import traceback
 
 os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
                   VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1", DO_NOT_TRACK="1",
-                  VLLM_LOGGING_LEVEL="ERROR", VLLM_ALLOW_INSECURE_SERIALIZATION="1")
+                  VLLM_LOGGING_LEVEL="WARNING", VLLM_ALLOW_INSECURE_SERIALIZATION="1")
 
 import vllm  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
