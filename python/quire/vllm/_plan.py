@@ -61,7 +61,7 @@ def namespace_of(identity: str, pipeline_rank: int, tensor_rank: int) -> str:
 
 
 def open_store(vllm_config: Any) -> BlockStore:
-    """The store that the configuration names. In one process all who name a directory share it."""
+    """The store that the configuration names. Scheduler and worker of one process share it."""
     transfer = vllm_config.kv_transfer_config
     options = transfer.kv_connector_extra_config
     unknown = set(options) - _OPTIONS
