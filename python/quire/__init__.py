@@ -69,9 +69,9 @@ from ._types import (
 )
 
 if TYPE_CHECKING:
-    from . import engine, llama_cpp, lmcache, store, transformers
+    from . import engine, llama_cpp, lmcache, store, transformers, vllm
 
-_MODULES = ("engine", "llama_cpp", "lmcache", "store", "transformers")
+_MODULES = ("engine", "llama_cpp", "lmcache", "store", "transformers", "vllm")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -23,6 +23,7 @@ from llama_cpp.llama import LlamaState
 from llama_cpp.llama_cache import BaseLlamaCache
 
 from quire._errors import Error, InvalidArgumentError, UnsupportedError
+from quire._files import file_digest
 from quire.store import BlockStore, Outcome
 
 __all__ = ["QuireCache"]
@@ -414,8 +415,8 @@ def _identity(llm: Any) -> str:
     """Names everything that decides the bytes of a state, besides its tokens."""
     parameters = {name: getattr(llm.context_params, name) for name in _PARAMETERS
                   if hasattr(llm.context_params, name)}
-    adapter = [_file_digest(llm.lora_path), llm.lora_scale] if llm.lora_path else None
-    described = {"weights": [_file_digest(path) for path in _model_files(llm.model_path)],
+    adapter = [file_digest(llm.lora_path), llm.lora_scale] if llm.lora_path else None
+    described = {"weights": [file_digest(path) for path in _model_files(llm.model_path)],
                  "adapter": adapter, "version": llama_cpp.__version__, "parameters": parameters,
                  "gpu_layers": llm.model_params.n_gpu_layers,
                  "machine": llama_cpp.llama_print_system_info().decode()}
@@ -428,8 +429,3 @@ def _model_files(path: str) -> list[str]:
     if parts is None:
         return [path]
     return [f"{parts[1]}-{number:05}-of-{parts[2]}.gguf" for number in range(1, int(parts[2]) + 1)]
-
-
-def _file_digest(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

