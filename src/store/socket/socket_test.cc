@@ -321,9 +321,8 @@ TEST_F(SocketStoreTest, LimitsOfAClientHold) {
   one.Add(PacketItem{});
   const auto packet = one.Take();
   for (int i = 0; i < 100'000; ++i) {
-    const auto sent = silent.Send(packet);
-    ASSERT_TRUE(sent) << sent.error().message;
-    if (!*sent) break;  // the owner reads no more, as its answers are not read
+    // The owner reads no more, as its answers are not read; or leaves it: over 10 are under way.
+    if (!silent.Send(packet).value_or(false)) break;
   }
   const auto other = Connect();
   PutOne(*other, "", "key", TestBlock(1, 100));
