@@ -36,7 +36,7 @@ struct ReplayFlags {
 
 constexpr std::pair<std::string_view, ReplayRemoteWrites> kRemoteWrites[] = {
     {"reused", ReplayRemoteWrites::kReused},
-    {"evicted", ReplayRemoteWrites::kEvicted},
+    {"recycled", ReplayRemoteWrites::kRecycled},
     {"all", ReplayRemoteWrites::kAll}};
 
 std::optional<ReplayRemoteWrites> RemoteWritesOf(const std::string& name) {
@@ -132,8 +132,9 @@ int RunCurve(const ReplayFlags& flags, const ReplayInput& input) {
 
 int RunReplay(const ReplayFlags& flags) {
   if (flags.machines > 1 && std::ranges::count(flags.policies, "belady") > 0) {
-    return Report("replay", {.code = ErrorCode::kInvalidArgument,
-                             .message = "--policy belady knows one machine alone"});
+    return Report("replay",
+                  {.code = ErrorCode::kInvalidArgument,
+                   .message = "--policy belady knows one machine alone: leave out --machines"});
   }
   auto trace = ReadTrace(flags.trace);
   if (!trace) return Report("replay", trace.error());
@@ -202,9 +203,9 @@ void AddReplay(Command& program) {
                .value = &flags->remote_writes,
                .help =
                    "A remote behind the store, which keeps everything, and what is written to "
-                   "it: reused: what is used again; evicted: that, and what the store recycles; "
+                   "it: reused: what is used again; recycled: that, and what the store recycles; "
                    "all",
-               .check = OneOf{"reused", "evicted", "all"},
+               .check = OneOf{"reused", "recycled", "all"},
                .needs = "--store-blocks"});
   command.Add({.name = "--machines",
                .value = &flags->machines,

@@ -64,12 +64,12 @@ void ReplayStore::BeginSegment() {
   segments_.Reserve(*number);
   recycled_ += index_.RemoveSegment(*number);
   keys_.resize(segments_.size());
-  left_.insert(left_.end(), keys_[*number].begin(), keys_[*number].end());
+  recycled_keys_.insert(recycled_keys_.end(), keys_[*number].begin(), keys_[*number].end());
   keys_[*number].clear();
   segments_[*number] = {.state = SegmentState::kActive};
   active_ = *number;
 }
 
-std::vector<uint64_t> ReplayStore::TakeLeft() { return std::exchange(left_, {}); }
+std::vector<uint64_t> ReplayStore::TakeRecycled() { return std::exchange(recycled_keys_, {}); }
 
 }  // namespace quire::app

@@ -30,7 +30,7 @@ class ReplayStore {
   /// Blocks that went because their segment was written anew.
   uint64_t recycled() const { return recycled_; }
   /// The keys of those that went since the last call.
-  std::vector<uint64_t> TakeLeft();
+  std::vector<uint64_t> TakeRecycled();
 
  private:
   void BeginSegment();
@@ -42,13 +42,13 @@ class ReplayStore {
   uint64_t written_ = 0;
   uint64_t recycled_ = 0;
   std::vector<std::vector<uint64_t>> keys_{};  // by segment
-  std::vector<uint64_t> left_{};
+  std::vector<uint64_t> recycled_keys_{};
 };
 
 /// What a machine writes to a remote.
 enum class ReplayRemoteWrites : uint8_t {
-  kReused = 1,   // what is used again, in memory or in the store
-  kEvicted = 2,  // that, and what the store recycles
+  kReused = 1,    // what is used again, in memory or in the store
+  kRecycled = 2,  // that, and what the store recycles
   kAll = 3,
 };
 

@@ -221,8 +221,8 @@ class Replayer {
     for (const uint64_t key : all ? keys.subspan(here + fetched) : keys.first(here)) {
       remote_->Put(key);
     }
-    if (remote_writes_ != ReplayRemoteWrites::kEvicted || !store_) return;
-    for (const uint64_t key : store_->TakeLeft()) remote_->Put(key);
+    if (remote_writes_ != ReplayRemoteWrites::kRecycled || !store_) return;
+    for (const uint64_t key : store_->TakeRecycled()) remote_->Put(key);
   }
 
   // Pays for one more block of the path, if need be with what is not held.

@@ -276,8 +276,8 @@ TEST(ReplayRemotes, WhatIsWrittenIsHitByTheOtherMachine) {
   const ReplayResult reused = replay(ReplayRemoteWrites::kReused, 2);
   EXPECT_EQ(reused.remote_written_blocks, 3u);
   EXPECT_EQ(reused.remote_hit_blocks, 0u);
-  const ReplayResult evicted = replay(ReplayRemoteWrites::kEvicted, 2);
-  EXPECT_GE(evicted.remote_written_blocks, reused.remote_written_blocks);
+  const ReplayResult recycled = replay(ReplayRemoteWrites::kRecycled, 2);
+  EXPECT_GE(recycled.remote_written_blocks, reused.remote_written_blocks);
 }
 
 TEST(ReplayRemotes, OneMachineFindsThereWhatItsStoreLost) {
@@ -296,8 +296,8 @@ TEST(ReplayRemotes, OneMachineFindsThereWhatItsStoreLost) {
   // Nothing is used again while it is here.
   EXPECT_EQ(replay(ReplayRemoteWrites::kReused).remote_written_blocks, 0u);
   EXPECT_EQ(replay(ReplayRemoteWrites::kReused).hit_blocks, 0u);
-  EXPECT_EQ(replay(ReplayRemoteWrites::kEvicted).hit_blocks, 40u);
-  EXPECT_EQ(replay(ReplayRemoteWrites::kEvicted).remote_written_blocks, 40u);
+  EXPECT_EQ(replay(ReplayRemoteWrites::kRecycled).hit_blocks, 40u);
+  EXPECT_EQ(replay(ReplayRemoteWrites::kRecycled).remote_written_blocks, 40u);
   EXPECT_EQ(replay(ReplayRemoteWrites::kAll).hit_blocks, 40u);
 }
 

@@ -260,17 +260,23 @@ int RunServe(Command& command, ServeFlags& flags) {
   return code ? *code : Report("serve", code.error());
 }
 
+// A flag with a check shows its default.
+void AddTo(Command& command, const char* group, const char* name, FlagValue value, const char* help,
+           FlagCheck check, const char* needs = "") {
+  const bool shows_default = !std::holds_alternative<std::monostate>(check);
+  command.Add({.name = name,
+               .value = value,
+               .help = help,
+               .check = std::move(check),
+               .shows_default = shows_default,
+               .group = group,
+               .needs = needs});
+}
+
 void AddEvents(Command& command, EventOptions& events) {
   const auto add = [&](const char* name, FlagValue value, const char* help, const char* needs,
                        FlagCheck check) {
-    const bool shows_default = !std::holds_alternative<std::monostate>(check);
-    command.Add({.name = name,
-                 .value = value,
-                 .help = help,
-                 .check = std::move(check),
-                 .shows_default = shows_default,
-                 .group = "KV events",
-                 .needs = needs});
+    AddTo(command, "KV events", name, value, help, std::move(check), needs);
   };
   add("--events", &events.endpoint,
       "Where routers hear which blocks come and go, by ZeroMQ (docs/events.md): tcp://*:5557 is "
@@ -289,13 +295,7 @@ void AddEvents(Command& command, EventOptions& events) {
 
 void AddLimits(Command& command, ServeFlags& flags) {
   const auto add = [&](const char* name, FlagValue value, const char* help, FlagCheck check) {
-    const bool shows_default = !std::holds_alternative<std::monostate>(check);
-    command.Add({.name = name,
-                 .value = value,
-                 .help = help,
-                 .check = std::move(check),
-                 .shows_default = shows_default,
-                 .group = "Limits"});
+    AddTo(command, "Limits", name, value, help, std::move(check));
   };
   const auto number = [&](const char* name, FlagValue value, const char* help) {
     add(name, value, help, Between<uint32_t>{1, 1'000'000'000});

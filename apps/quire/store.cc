@@ -43,16 +43,11 @@ nlohmann::ordered_json ReportJson(const tier::StoreReport& report) {
 }
 
 nlohmann::ordered_json RecordJson(const tier::RecordSummary& record) {
-  return {{"key", ToHex(record.key)},
-          {"publisher", ToHex(record.publisher)},
-          {"profile", ToHex(record.profile)},
-          {"geometry", ToHex(record.geometry)},
-          {"erase_epoch", record.erase_epoch},
-          {"block_index", record.block_index},
-          {"tokens", record.token_count},
-          {"bytes", record.record_bytes()},
-          {"segment", record.location.segment},
-          {"offset", record.location.offset}};
+  return {{"key", ToHex(record.key)},           {"publisher", ToHex(record.publisher)},
+          {"profile", ToHex(record.profile)},   {"geometry", ToHex(record.geometry)},
+          {"erase_epoch", record.erase_epoch},  {"block_index", record.block_index},
+          {"tokens", record.token_count},       {"bytes", record.record_bytes()},
+          {"segment", record.location.segment}, {"offset", record.location.offset}};
 }
 
 void Print(const nlohmann::ordered_json& object) {

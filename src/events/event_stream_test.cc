@@ -2,7 +2,6 @@
 // and starts again: its index ends equal to what the cache has.
 #include "events/event_stream.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

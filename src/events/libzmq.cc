@@ -2,13 +2,6 @@
 
 #include "env/dynamic_library.h"
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-// Debian's libzmq is compiled without the sanitizer, which sees no order between its threads.
-extern "C" const char* __tsan_default_suppressions() { return "race:libzmq.so.5\n"; }
-#endif
-#endif
-
 namespace quire::events {
 namespace {
 
