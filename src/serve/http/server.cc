@@ -81,6 +81,9 @@ class ServerImpl final : public Server {
         io_, Context(/*by_operator=*/false), tls_ ? &*tls_ : nullptr,
         Listener::Limits{.connections_max = most, .connections_per_address_max = per_address});
     QUIRE_TRY(listener_->Open(options_.listen, endpoint));
+    // From here on a caller may know the port: a signal before Run waits for it.
+    signals_.emplace(strand_, SIGTERM, SIGINT);
+    hangups_.emplace(strand_, SIGHUP);
     if (options_.operator_listen.empty()) return {};
     QUIRE_ASSIGN(const tcp::endpoint operators, EndpointOf(options_.operator_listen));
     if (!operators.address().is_loopback()) {
@@ -102,8 +105,6 @@ class ServerImpl final : public Server {
   }
 
   void Run() override {
-    signals_.emplace(strand_, SIGTERM, SIGINT);
-    hangups_.emplace(strand_, SIGHUP);
     AwaitSignal();
     AwaitHangup();
     listener_->Start();

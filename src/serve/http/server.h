@@ -56,7 +56,7 @@ class Server {
   virtual uint16_t operator_port() const = 0;
 
   /// Answers until it has been told to stop and everything under way has ended. On SIGTERM and
-  /// SIGINT it stops by itself.
+  /// SIGINT it stops by itself, also where one came since Create.
   virtual void Run() = 0;
   /// The first call lets calls under way end, for drain_ms at most, and refuses new ones. The
   /// second cancels them.

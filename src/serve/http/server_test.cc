@@ -8,6 +8,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <csignal>
 #include <thread>
 #include <vector>
 
@@ -65,6 +66,15 @@ class ServerTest : public WithService {
   std::unique_ptr<Server> server_;
   std::thread thread_;
 };
+
+// A supervisor may change its mind as soon as the port is known.
+TEST_F(ServerTest, ASignalBeforeRunStopsIt) {
+  Make();
+  log_ = AccessLog::Open("").value();
+  server_ = Server::Create(*service_, *log_, {.listen = "127.0.0.1:0"}).value();
+  ASSERT_EQ(std::raise(SIGTERM), 0);
+  server_->Run();
+}
 
 TEST_F(ServerTest, ManyClientsAtOnceGetTheAnswersOfOne) {
   hot_bytes_ = 1 << 20;  // far below what they need together
