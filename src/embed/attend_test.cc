@@ -95,7 +95,8 @@ TEST_F(Attend, EqualsTheJudge) {
 
 TEST_F(Attend, SinksAndSlopesAreThoseOfTheHeads) {
   const auto attention = Attention(2);
-  const std::vector<std::vector<float>> plain = Judged(0.5f);
+  request.scale = 0.01f;  // scores are as small as the logits
+  const std::vector<std::vector<float>> plain = Judged(request.scale);
   const float logits[kQueryHeads] = {2.0f, -1.0f, 0.0f, 5.0f, -3.0f, 1.0f};
   const float slopes[kQueryHeads] = {0.5f, 0.25f, 0.125f, 0.1f, 0.3f, 1.0f};
   for (const auto& [sinks, alibi] : {std::pair<const float*, const float*>(logits, nullptr),
@@ -105,7 +106,7 @@ TEST_F(Attend, SinksAndSlopesAreThoseOfTheHeads) {
     request.alibi_slopes = alibi;
     quire_error error{};
     ASSERT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_OK) << Show(error);
-    EXPECT_EQ(outs, Judged(0.5f));
+    EXPECT_EQ(outs, Judged(request.scale));
     EXPECT_NE(outs, plain);
   }
 }

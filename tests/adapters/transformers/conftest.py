@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+from transformers import (BloomConfig, BloomForCausalLM, GptOssConfig, GptOssForCausalLM,
+                          LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM)
 
 from quire.transformers import PromptCache
@@ -29,14 +30,31 @@ def make_model(name, dtype=torch.float32, seed=0):
         model = Qwen3ForCausalLM(Qwen3Config(
             **SIZES, head_dim=64, use_sliding_window=True, sliding_window=WINDOW,
             layer_types=["full_attention", "sliding_attention", "full_attention"]))
+    elif name == "gpt-oss":  # sinks, and a window in one layer
+        # All experts compute each token: a choice among them would be one of roundings.
+        model = GptOssForCausalLM(GptOssConfig(
+            **SIZES, head_dim=64, num_local_experts=2, num_experts_per_tok=2, sliding_window=WINDOW,
+            layer_types=["full_attention", "sliding_attention", "full_attention"]))
+    elif name == "bloom":  # ALiBi; 6 heads, so that not all slopes are powers of two
+        model = BloomForCausalLM(BloomConfig(
+            vocab_size=500, hidden_size=192, n_layer=3, n_head=6, tie_word_embeddings=False,
+            pad_token_id=0, bos_token_id=1, eos_token_id=None))
     else:
         model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=WINDOW))
     for weight in model.parameters():
         weight.data.mul_(4)  # else the logits of a random model are nearly tied
-    return model.to(dtype).eval()
+    return with_sinks(model).to(dtype).eval()
 
 
-MODELS = ["llama", "llama-mha", "qwen3", "qwen3-mixed", "mistral"]
+def with_sinks(model):
+    """The model, whose sinks, where it has any, take a good part of the weights."""
+    for name, weight in model.named_parameters():
+        if name.endswith("sinks"):
+            weight.data.normal_(mean=2.0)
+    return model
+
+
+MODELS = ["llama", "llama-mha", "qwen3", "qwen3-mixed", "mistral", "gpt-oss", "bloom"]
 
 
 @pytest.fixture(scope="module", params=MODELS)

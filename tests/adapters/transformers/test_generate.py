@@ -41,7 +41,7 @@ def one(seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "gpt-oss"])
 def test_half_precision(name, dtype):
     model = make_model(name, dtype)
     margin = {torch.float16: 0.03, torch.bfloat16: 0.1}[dtype]
@@ -58,7 +58,7 @@ def test_half_precision(name, dtype):
 
 
 @pytest.mark.parametrize("codec", quire.CODECS)
-@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt-oss", "bloom"])
 def test_every_codec_gives_a_hit_the_tokens_of_the_miss(name, codec):
     model = make_model(name)
     ids, (batch, mask) = prompt(75), padded([60, 37, 44])

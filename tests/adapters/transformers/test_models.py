@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from conftest import generate, make_model, padded, prompt
+from conftest import generate, make_model, padded, prompt, with_sinks
 from transformers import DynamicCache
 
 import quire
@@ -29,14 +29,6 @@ def mimo(**config):
     return make("MiMoV2Flash", **{
         **TINY, "head_dim": 24, "v_head_dim": 16, "layer_types": ["full_attention"] * 2,
         "mlp_layer_types": ["dense"] * 2, **config})
-
-
-def with_sinks(model):
-    """A random model whose sinks take a good part of the weights, another one for each head."""
-    for name, weight in model.named_parameters():
-        if name.endswith("sinks"):
-            weight.data.normal_(mean=2.0)
-    return model
 
 
 IN_PLACE = {
