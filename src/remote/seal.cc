@@ -67,22 +67,28 @@ class Cipher {
   void Close(uint32_t nonce, std::span<const std::byte> with, std::span<const std::byte> plain,
              std::byte* out) {
     Begin(nonce, with, /*closes=*/1);
-    ForPieces(plain, out);
+    ForPieces(plain, out, [](std::span<const std::byte>) {});
     unsigned char* const end = To(out + plain.size());
     int none = 0;
     QUIRE_CHECK(EVP_CipherFinal_ex(context_.get(), end, &none) == 1);
     QUIRE_CHECK(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_GET_TAG, kSealTagBytes, end) == 1);
   }
-  /// `sealed` ends with the tag; the plain bytes take the place of the others.
-  bool Open(uint32_t nonce, std::span<const std::byte> with, std::span<std::byte> sealed) {
+  /// `sealed` ends with the tag; `out` has room for the bytes before it, and may be where they are.
+  /// Returns the CRC32C of the plain bytes. Nothing: what they say is of no use.
+  std::optional<uint32_t> Open(uint32_t nonce, std::span<const std::byte> with,
+                               std::span<const std::byte> sealed, std::byte* out) {
     const auto bytes = sealed.first(sealed.size() - kSealTagBytes);
     Begin(nonce, with, /*closes=*/0);
-    ForPieces(bytes, bytes.data());
-    unsigned char* const tag = To(sealed.data() + bytes.size());
-    QUIRE_CHECK(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_SET_TAG, kSealTagBytes, tag) == 1);
+    uint32_t crc = 0;
+    ForPieces(bytes, out, [&](std::span<const std::byte> plain) { crc = Crc32c(plain, crc); });
+    std::array<unsigned char, kSealTagBytes> tag;
+    std::memcpy(tag.data(), sealed.data() + bytes.size(), tag.size());
+    QUIRE_CHECK(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_SET_TAG, tag.size(), tag.data()) ==
+                1);
     int none = 0;
     unsigned char rest[16];
-    return EVP_CipherFinal_ex(context_.get(), rest, &none) == 1;
+    if (EVP_CipherFinal_ex(context_.get(), rest, &none) != 1) return std::nullopt;
+    return crc;
   }
 
  private:
@@ -101,14 +107,16 @@ class Cipher {
     QUIRE_CHECK(EVP_CipherUpdate(context_.get(), nullptr, &done, To(with.data()),
                                  static_cast<int>(with.size())) == 1);
   }
-  // Lengths are `int` there.
-  void ForPieces(std::span<const std::byte> from, std::byte* to) {
-    constexpr size_t kPiece = size_t{1} << 30;
+  // Calls after(piece) while what was made of a piece is in the processor's cache.
+  template <typename After>
+  void ForPieces(std::span<const std::byte> from, std::byte* to, const After& after) {
+    constexpr size_t kPiece = 32 << 10;
     while (!from.empty()) {
       const size_t bytes = std::min(from.size(), kPiece);
       int done = 0;
       QUIRE_CHECK(EVP_CipherUpdate(context_.get(), To(to), &done, To(from.data()),
                                    static_cast<int>(bytes)) == 1);
+      after(std::span<const std::byte>(to, bytes));
       from = from.subspan(bytes);
       to += bytes;
     }
@@ -250,15 +258,24 @@ std::vector<std::byte> Seal::Close(const tier::RecordIdentity& identity,
 }
 
 bool Seal::Open(const tier::RecordIdentity& identity, const tier::RecordLayout& layout,
-                uint32_t first, uint32_t count, std::span<const std::byte> head,
-                std::span<std::byte> sealed) const {
+                uint32_t first, std::span<const std::byte> head, std::span<const std::byte> sealed,
+                std::span<const std::span<std::byte>> out, std::span<uint32_t> crcs) const {
   if (head.size() != kSealedHeadBytes || !HasMagic(head)) return false;
-  if (sealed.size() != RangeOf(layout, first, count).bytes) return false;
+  if (sealed.size() != RangeOf(layout, first, static_cast<uint32_t>(out.size())).bytes)
+    return false;
   Cipher cipher(ObjectKey(keys_, head.subspan(kSaltAt, kSaltBytes)));
   const Digest expected = DigestOf(incarnation_, identity, layout);
-  for (uint32_t i = first; i < first + count; ++i) {
-    const uint64_t bytes = layout.sections()[i].bytes + kSealTagBytes;
-    if (!cipher.Open(i, std::as_bytes(std::span(expected)), sealed.first(bytes))) return false;
+  for (uint32_t i = 0; i < out.size(); ++i) {
+    const uint64_t bytes = out[i].size() + kSealTagBytes;
+    const auto crc = cipher.Open(first + i, std::as_bytes(std::span(expected)), sealed.first(bytes),
+                                 out[i].data());
+    if (!crc) {
+      // It may be another tenant's.
+      for (const std::span<std::byte> section : out.first(i + 1))
+        std::ranges::fill(section, std::byte{});
+      return false;
+    }
+    if (!crcs.empty()) crcs[i] = *crc;
     sealed = sealed.subspan(bytes);
   }
   return true;
@@ -270,7 +287,7 @@ std::optional<SealedHead> Seal::OpenHead(std::string_view name,
   std::array<std::byte, kPlainHeadBytes + kSealTagBytes> sealed{};
   std::ranges::copy(head.subspan(kSealedAt), sealed.begin());
   Cipher cipher(ObjectKey(keys_, head.subspan(kSaltAt, kSaltBytes)));
-  if (!cipher.Open(kHeadNonce, Bytes(name), sealed)) return std::nullopt;
+  if (!cipher.Open(kHeadNonce, Bytes(name), sealed, sealed.data())) return std::nullopt;
   SealedHead out;
   std::memcpy(out.publisher.data(), sealed.data(), out.publisher.size());
   std::memcpy(&out.erase_epoch, &sealed[16], 8);
@@ -293,9 +310,10 @@ std::optional<std::vector<std::byte>> OpenValue(const FleetKeys& keys, std::stri
                                                 std::span<const std::byte> sealed) {
   if (sealed.size() < kValueHeadBytes + kSealTagBytes || !HasMagic(sealed)) return std::nullopt;
   const Digest key = Derive(keys.objects, "quire value", sealed.subspan(kSaltAt, kSaltBytes));
-  std::vector<std::byte> plain(sealed.begin() + kValueHeadBytes, sealed.end());
-  if (!Cipher(key).Open(0, Bytes(name), plain)) return std::nullopt;
-  plain.resize(plain.size() - kSealTagBytes);
+  std::vector<std::byte> plain(sealed.size() - kValueHeadBytes - kSealTagBytes);
+  if (!Cipher(key).Open(0, Bytes(name), sealed.subspan(kValueHeadBytes), plain.data())) {
+    return std::nullopt;
+  }
   return plain;
 }
 
