@@ -39,7 +39,10 @@ nlohmann::ordered_json ReportJson(const tier::StoreReport& report) {
           {"secret_changed", report.secret_changed},
           {"repaired", report.repaired},
           {"erased", report.erased},
-          {"other_versions", report.other_versions}};
+          {"other_versions", report.other_versions},
+          {"encrypted", report.is_encrypted},
+          {"wrapped_by", report.wrapped_by},
+          {"keys", report.keys}};
 }
 
 nlohmann::ordered_json RecordJson(const tier::RecordSummary& record) {
