@@ -117,6 +117,32 @@ Result<std::vector<std::byte>> SessionSeal::Open(std::span<const std::byte> seal
   return plain;
 }
 
+void SessionSeal::Note(std::span<const std::byte> sealed) {
+  const auto header = HeaderOf(sealed);
+  if (!header) return;
+  const auto [noted, is_new] = noted_.try_emplace(header->owner, header->number);
+  noted->second = std::min(noted->second, header->number);
+}
+
+// Numbers of keys ascend, so they stand in for the generations of a store's segments.
+Result<void> SessionSeal::RetireOthers() {
+  for (const keys::OwnerId& owner : keys_->owners()) {
+    const auto noted = noted_.find(owner);
+    QUIRE_TRY(keys_->Retire(owner, noted == noted_.end() ? ~uint64_t{0} : noted->second));
+  }
+  return {};
+}
+
+Result<void> SessionSeal::Rotate(const StoreKeys& new_keys, bool renews_data_keys) {
+  if (!new_keys.empty()) QUIRE_TRY(keys_->Rewrap(new_keys));
+  if (!renews_data_keys) return {};
+  for (const keys::OwnerId& owner : keys_->owners()) {
+    QUIRE_ASSIGN(const keys::DataKey key, keys_->KeyFor(owner));
+    QUIRE_TRY(keys_->Renew(owner, key.number));
+  }
+  return {};
+}
+
 Result<void> SessionSeal::Forget(const std::string& tenant) {
   return keys_->Destroy(OwnerOf(tenant));
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,6 +45,14 @@ class SessionSeal {
   /// Nothing of a tenant can be opened any more, for good. Errors: kIo, kNoSpace not for good yet
   Result<void> Forget(const std::string& tenant);
 
+  /// A file that is there is sealed with this key.
+  void Note(std::span<const std::byte> sealed);
+  /// Destroys old keys that no file has which was noted.
+  Result<void> RetireOthers();
+  /// From now on other keys; those of files that are there stay until nothing has them.
+  /// `new_keys`: empty: the caller's key stays.
+  Result<void> Rotate(const StoreKeys& new_keys, bool renews_data_keys);
+
   /// Bytes of the plain file.
   static uint64_t PlainBytes(uint64_t sealed_bytes);
 
@@ -51,6 +60,7 @@ class SessionSeal {
   keys::OwnerId OwnerOf(std::string_view tenant) const;
 
   std::unique_ptr<keys::KeyRing> keys_;
+  std::map<keys::OwnerId, uint32_t> noted_;  // the lowest number of a key
 };
 
 }  // namespace quire::serve

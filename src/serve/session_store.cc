@@ -55,8 +55,7 @@ Result<std::unique_ptr<SessionStore>> SessionStore::Open(Files& files,
                                                          const SessionStoreOptions& options) {
   std::unique_ptr<SessionStore> store(new SessionStore(files, options));
   QUIRE_TRY(store->files_.MakeDirectory(options.directory));
-  QUIRE_ASSIGN(store->lock_, store->files_.Open(fmt::format("{}/{}", options.directory, kLockFile),
-                                                {.create = true, .locked = true}));
+  QUIRE_TRY(store->TakeLock());
   QUIRE_TRY(store->OpenKeys(options.keys));
   QUIRE_TRY(store->List());
   return store;
@@ -64,6 +63,27 @@ Result<std::unique_ptr<SessionStore>> SessionStore::Open(Files& files,
 
 SessionStore::SessionStore(Files& files, const SessionStoreOptions& options)
     : files_(files), options_(WithoutKeys(options)) {}
+
+Result<void> SessionStore::TakeLock() {
+  QUIRE_ASSIGN(lock_,
+               files_.Open(PathOf(std::string(kLockFile)), {.create = true, .locked = true}));
+  return {};
+}
+
+Result<void> SessionStore::RotateKeys(Files& files, const std::string& directory,
+                                      const StoreKeys& keys, const StoreKeys& new_keys,
+                                      bool renews_data_keys) {
+  if (!keys::ReadKeys(files, fmt::format("{}/{}", directory, kKeysFolder)).any()) return {};
+  SessionStore store(files, {.directory = directory});
+  QUIRE_TRY(store.TakeLock());
+  auto opened = store.OpenKeys(keys);
+  // An earlier call may have ended in between.
+  const bool again = !opened && !new_keys.empty() &&
+                     opened.error().code == ErrorCode::kInvalidArgument &&
+                     store.OpenKeys(new_keys).has_value();
+  if (!again) QUIRE_TRY(opened);
+  return store.seal_->Rotate(again ? StoreKeys() : new_keys, renews_data_keys);
+}
 
 // In a folder of their own: a session may be called as a file of keys is.
 Result<void> SessionStore::OpenKeys(const StoreKeys& keys) {
@@ -150,7 +170,10 @@ Result<void> SessionStore::List() {
     }
   }
   std::ranges::sort(found_, {}, [](const StoredSession& each) { return each.head.name; });
-  return {};
+  // One that cannot be read may have any key.
+  const bool all_read = std::ranges::all_of(
+      known_, [](const auto& known) { return known.second.tenant.has_value(); });
+  return seal_ && all_read ? seal_->RetireOthers() : Result<void>();
 }
 
 void SessionStore::Judge(const std::string& name, Result<SessionHead> head) {
@@ -298,6 +321,7 @@ Result<SessionHead> SessionStore::ReadHead(const std::string& file_name) {
   if (seal_) {
     auto opened = seal_->OpenHead(bytes);
     if (!opened) return Named(path, opened.error());
+    seal_->Note(bytes);
     bytes = *std::move(opened);
     *length = SessionSeal::PlainBytes(*length);
   }

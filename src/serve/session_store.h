@@ -61,6 +61,12 @@ class SessionStore {
   ///         that are not encrypted, or none for some that are
   static Result<std::unique_ptr<SessionStore>> Open(Files& files,
                                                     const SessionStoreOptions& options);
+  /// New keys for a directory of sessions that no process has open; none there is no error. What a
+  /// crash leaves has the old keys or the new ones; asked again, it goes on.
+  ///
+  /// Errors: kInvalidArgument the keys are not those of the directory; kBusy; kNoSpace; kIo
+  static Result<void> RotateKeys(Files& files, const std::string& directory, const StoreKeys& keys,
+                                 const StoreKeys& new_keys, bool renews_data_keys);
   /// Does what it was asked for before, where it has a thread.
   ~SessionStore();
 
@@ -140,6 +146,7 @@ class SessionStore {
   };
 
   SessionStore(Files& files, const SessionStoreOptions& options);
+  Result<void> TakeLock();
   Result<void> OpenKeys(const StoreKeys& keys);
   Result<void> List();
   void Judge(const std::string& name, Result<SessionHead> head);
