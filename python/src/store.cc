@@ -231,8 +231,8 @@ void BindStore(nb::module_& module) {
           "keys, keys_command, key: one of them encrypts the directory, or opens an encrypted one: "
           "a file of 32 bytes that its owner alone may read, a command that wraps and unwraps, or "
           "32 bytes (docs/encryption.md).\n"
-          "Raises: InvalidArgumentError keys that are not the directory's; CorruptError.\n"
-          "Raises: BusyError another process has it; UnsupportedError a newer version wrote it; "
+          "Raises: BusyError another process has it; InvalidArgumentError keys that are not the "
+          "directory's; CorruptError they are damaged; UnsupportedError a newer version wrote it; "
           "NoSpaceError; IoError.")
       .def(
           "secret",

@@ -54,7 +54,10 @@ Result<std::unique_ptr<KeyRing>> KeyRing::Open(Files& files, const Options& opti
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("store {}: a newer version wrote its keys", options.directory));
   }
-  if (!copies.any()) {
+  const KeyTable* const table = copies.newest();
+  // What a crash left of keys that were being made has sealed nothing yet.
+  const bool was_cut_off = table == nullptr && options.without == WithoutKeys::kMake;
+  if (!copies.any() || was_cut_off) {
     if (options.without == WithoutKeys::kRefuse) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("store {}: it is not encrypted, and what it has stays so: open it "
@@ -64,7 +67,6 @@ Result<std::unique_ptr<KeyRing>> KeyRing::Open(Files& files, const Options& opti
     QUIRE_TRY(ring->Make(*source));
     return ring;
   }
-  const KeyTable* const table = copies.newest();
   if (table == nullptr) {
     return Fail(ErrorCode::kCorrupt,
                 fmt::format("store {}: {} and {} are damaged: put one of them back from a copy; "
@@ -124,7 +126,8 @@ Result<void> KeyRing::Take(const KeyTable& table, KeySource& source) {
     held_[wrapped.owner].push_back({.number = wrapped.number,
                                     .until = wrapped.until,
                                     .key = std::make_shared<const SecretKey>(std::move(key)),
-                                    .wrapped = wrapped});
+                                    .wrapped = wrapped,
+                                    .is_durable = true});
   }
   version_ = table.version;
   return {};
@@ -215,10 +218,10 @@ KeyRing::Held KeyRing::NewKey(const OwnerId& owner) {
 
 Result<DataKey> KeyRing::KeyFor(const OwnerId& owner) {
   const auto found = held_.find(owner);
-  if (found != held_.end() && found->second.back().until == 0) {
-    if (is_saved()) return DataKey{found->second.back().number, found->second.back().key};
-    QUIRE_TRY(Save());
-    return KeyFor(owner);
+  if (found != held_.end()) {
+    const Held& held = found->second.back();
+    if (!held.is_durable) QUIRE_TRY(Save());
+    return DataKey{held.number, held.key};
   }
   if (keys() >= options_.keys_max) {
     return Fail(ErrorCode::kNoSpace,
@@ -302,6 +305,7 @@ Result<void> KeyRing::Save() {
     }
   }
   saved_version_ = table.version;
+  for (auto& [owner, all] : held_) all.back().is_durable = true;
   return {};
 }
 

@@ -99,6 +99,7 @@ class KeyRing {
     uint64_t until = 0;
     std::shared_ptr<const SecretKey> key{};
     WrappedKey wrapped{};
+    bool is_durable = false;
   };
 
   KeyRing(Files& files, Options options);

@@ -56,8 +56,11 @@ Result<void> RefuseOtherReaders(const std::string& path) {
 
 class KeyOfCaller final : public KeySource {
  public:
-  KeyOfCaller(SecretKey key, std::string name)
-      : key_(SecretKey::Copy(Derive(key.bytes(), kWrapUse))), name_(std::move(name)) {}
+  KeyOfCaller(const SecretKey& key, std::string name) : name_(std::move(name)) {
+    Digest derived = Derive(key.bytes(), kWrapUse);
+    std::ranges::copy(derived, key_.writable().begin());
+    Wipe(std::span<uint8_t>(derived));
+  }
 
   WrapKind kind() const override { return WrapKind::kKey; }
   KeyId id() const override {
@@ -159,8 +162,8 @@ Result<std::unique_ptr<KeySource>> OpenKeySource(const StoreKeys& keys) {
   if (!keys.command.empty()) return std::make_unique<KeyOfCommand>(keys.command);
   if (!keys.file.empty()) {
     QUIRE_TRY(RefuseOtherReaders(keys.file));
-    QUIRE_ASSIGN(SecretKey key, ReadKeyFile(keys.file, "key"));
-    return std::make_unique<KeyOfCaller>(std::move(key), keys.file);
+    QUIRE_ASSIGN(const SecretKey key, ReadKeyFile(keys.file, "key"));
+    return std::make_unique<KeyOfCaller>(key, keys.file);
   }
   if (keys.key.size() != kKeyBytes) {
     return Fail(ErrorCode::kInvalidArgument,

@@ -339,12 +339,30 @@ TEST_F(KeyRingTest, AtMostSoManyKeys) {
   EXPECT_TRUE(ring->KeyFor({3}));
 }
 
+TEST_F(KeyRingTest, ACrashWhileTheyAreMadeLeavesNoneOrAll) {
+  SetLogLevel(LogLevel::kOff);
+  bool stopped = true;
+  for (uint64_t stop = 1; stopped; ++stop) {
+    for (const std::string& path : files_.Paths()) ASSERT_TRUE(files_.Remove(path));
+    files_.StopAfter(stop);
+    const auto made = KeyRing::Open(files_, {.directory = "d"}, Key(7));
+    stopped = files_.stopped();
+    files_.LosePower();
+    files_.Restart();
+    files_.StopAfter(~uint64_t{0});
+    EXPECT_EQ(made.has_value(), !stopped);
+    EXPECT_TRUE(Open(Key(7))->KeyFor({1}));
+  }
+}
+
 TEST_F(KeyRingTest, WhatCannotBeWrittenIsNotGiven) {
   SetLogLevel(LogLevel::kOff);
   auto ring = Open(Key(7));
+  ASSERT_TRUE(ring->KeyFor({9}));
   files_.Obstruct("d/KEYS-1");
   EXPECT_FALSE(ring->KeyFor({1}));
   EXPECT_FALSE(ring->is_saved());
+  EXPECT_TRUE(ring->KeyFor({9}));  // which was kept before
   files_.MendDisk();
   EXPECT_TRUE(ring->KeyFor({1}));
   EXPECT_TRUE(ring->is_saved());
