@@ -210,6 +210,7 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
                .help = "all; or reused: behind --store, only what is used again",
                .check = OneOf{"reused", "all"},
                .shows_default = true});
+  AddKeysFlags(command, flags.keys);
   command.Add({.name = "--load",
                .value = &flags.load,
                .help = "What the store has is loaded; auto: loaded, computed or both, whatever was "
@@ -255,6 +256,7 @@ Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {
                    {.directory = flags.store + "/sessions",
                     .fingerprint = serve::FingerprintOf(identity_, tokenizer),
                     .bytes_max = bytes_max,
+                    .keys = flags.keys,
                     .unix_us = [] {
                       const auto now = std::chrono::system_clock::now().time_since_epoch();
                       return static_cast<uint64_t>(
@@ -300,7 +302,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
                               .warm_bytes = warm_bytes,
                               .remote = flags.remote,
                               .fleet_key_file = flags.fleet_key,
-                              .remote_writes = all ? RemoteWrites::kAll : RemoteWrites::kReused};
+                              .remote_writes = all ? RemoteWrites::kAll : RemoteWrites::kReused,
+                              .keys = flags.keys};
     if (runtime->device_ != nullptr) runtime->device_->Choose(store);
     QUIRE_ASSIGN(runtime->store_, DiskStore::Open(store));
     QUIRE_ASSIGN(runtime->identity_.domain.secret, runtime->store_->Secret());

@@ -42,6 +42,7 @@ struct RuntimeFlags {
   std::string remote{};     // address; empty: none
   std::string fleet_key{};  // file; empty: nothing is shared
   std::string remote_writes = "reused";
+  StoreKeys keys{};            // of an encrypted store
   bool keep_sessions = false;  // in the store's directory, over restarts
   std::string session_bytes = "1GiB";
   std::string load = "auto";
