@@ -15,11 +15,13 @@
 
 #include "env/clock.h"
 #include "model/model.h"
+#include "model/step_flow.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
 #include "serve/adapters.h"
 #include "serve/engine_options.h"
+#include "serve/flow_stepper.h"
 #include "serve/mailbox.h"
 #include "serve/preemption.h"
 #include "serve/prompt_loads.h"
@@ -67,6 +69,9 @@ class Engine {
     AttentionBackend& attention;
     Executor& executor;
     const Clock& clock;
+    // Steps pass through these stages, of which `model` is the first and `cache` has the sequences.
+    // Null: the model has all layers.
+    model::StepFlow* flow = nullptr;
   };
 
   /// Errors: kInvalidArgument names the option
@@ -195,6 +200,7 @@ class Engine {
   AdapterTable adapters_;
   Mailbox mailbox_;
   Stepper stepper_;
+  std::optional<FlowStepper> flow_;
   SessionKeeper keeper_;  // before state_: its tasks end first
   Retainer retainer_;     // the same
   EngineState state_;
