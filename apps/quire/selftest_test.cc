@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "cache/forwarding_cache.h"
+#include "registry/forwarding_cache.h"
 
 namespace quire::app {
 namespace {
@@ -29,7 +29,7 @@ TEST(Isolation, TheCacheKeepsItsPromises) {
 }
 
 /// Passes everything on; erasing does nothing, or every tenant is the same one.
-class Leaky final : public cache::ForwardingCache {
+class Leaky final : public registry::ForwardingCache {
  public:
   enum class Leak { kOneTenant, kNoErase };
   Leaky(std::unique_ptr<Cache> cache, Leak leak)

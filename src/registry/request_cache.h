@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "cache/forwarding_cache.h"
+#include "registry/forwarding_cache.h"
 
 namespace quire::registry {
 
@@ -16,7 +16,7 @@ class RegistryImpl;
 /// See Registry::requests. Other calls are passed on to the registry's cache.
 ///
 /// Lifetime: `inner` and `registry` must outlive it and its sequences
-class RequestCache final : public cache::ForwardingCache {
+class RequestCache final : public ForwardingCache {
  public:
   RequestCache(Cache& inner, RegistryImpl& registry)
       : ForwardingCache(inner), registry_(registry) {}

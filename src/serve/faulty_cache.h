@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "quire/cache.h"
-#include "cache/forwarding_cache.h"
+#include "registry/forwarding_cache.h"
 
 namespace quire::serve {
 
@@ -80,7 +80,7 @@ class FaultySequence final : public Sequence {
 /// Passes everything on to `inner`.
 ///
 /// Lifetime: `inner` and `faults` must outlive it
-class FaultyCache final : public cache::ForwardingCache {
+class FaultyCache final : public registry::ForwardingCache {
  public:
   FaultyCache(Cache& inner, CacheFaults& faults) : ForwardingCache(inner), faults_(faults) {}
 

@@ -1,6 +1,6 @@
 // A cache that passes everything on to another one.
-#ifndef QUIRE_CACHE_FORWARDING_CACHE_H_
-#define QUIRE_CACHE_FORWARDING_CACHE_H_
+#ifndef QUIRE_REGISTRY_FORWARDING_CACHE_H_
+#define QUIRE_REGISTRY_FORWARDING_CACHE_H_
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@
 
 #include "quire/cache.h"
 
-namespace quire::cache {
+namespace quire::registry {
 
 /// A base for caches that differ from another one in a few calls.
 ///
@@ -70,6 +70,6 @@ class ForwardingCache : public Cache {
   Cache& inner_;
 };
 
-}  // namespace quire::cache
+}  // namespace quire::registry
 
-#endif  // QUIRE_CACHE_FORWARDING_CACHE_H_
+#endif  // QUIRE_REGISTRY_FORWARDING_CACHE_H_
