@@ -7,7 +7,7 @@
 
 #include "ranks/pipeline/pipeline_cache.h"
 
-namespace quire::ranks {
+namespace quire::ranks::pipeline {
 
 Leader::~Leader() { static_cast<void>(Stop()); }
 
@@ -16,9 +16,8 @@ Result<void> Leader::Join(Identity& identity) {
   hello.digests.push_back(components_.model.fingerprint());
   QUIRE_ASSIGN(Message all, Call(std::move(hello)));
   if (all.digests.size() != ring_.ranks()) {
-    return Break(FailureOf(
-        0, {ErrorCode::kCorrupt, fmt::format("rank 0: {} fingerprints came back from {} ranks",
-                                             all.digests.size(), ring_.ranks())}));
+    return Break(ErrorCode::kCorrupt, fmt::format("{} fingerprints came back from {} ranks",
+                                                  all.digests.size(), ring_.ranks()));
   }
   NameValues(all.digests, components_.model, identity);
   Message known = {.command = Command::kJoin, .text = setup_.settings};
@@ -34,7 +33,6 @@ Result<void> Leader::Stop() {
 }
 
 Result<void> Leader::Begin(std::span<const model::StepItem> items) {
-  if (broken_) return std::unexpected(*broken_);
   Message message = {.command = Command::kStep};
   std::vector<model::StepItem> own(items.begin(), items.end());
   std::vector<Output> outputs;
@@ -86,10 +84,8 @@ Result<void> Leader::Finish() {
   uint64_t rows = 0;
   for (const Output& output : outputs) rows += output.rows;
   if (step.rows.size() != rows * vocab) {
-    return Break(FailureOf(
-        0,
-        {ErrorCode::kCorrupt, fmt::format("rank 0: {} values came back for {} rows of logits of {}",
-                                          step.rows.size(), rows, vocab)}));
+    return Break(ErrorCode::kCorrupt, fmt::format("{} values came back for {} rows of logits of {}",
+                                                  step.rows.size(), rows, vocab));
   }
   const float* from = step.rows.data();
   for (const Output& output : outputs) {
@@ -113,37 +109,30 @@ Result<void> Leader::Tell(Message message) { return Send(message, {}); }
 
 // What it says of itself comes first: the state before it, and its number.
 Result<void> Leader::Send(Message& message, std::span<const uint64_t> lengths) {
-  if (broken_) return std::unexpected(*broken_);
   message.number = ++number_;
   message.state = state_;
   state_ = StateAfter(state_, message, lengths);
-  if (auto sent = ring_.Send(Encode(message)); !sent) return Break(FailureOf(0, sent.error()));
+  QUIRE_TRY(ring_.Send(Encode(message)));
   sent_.push_back({.command = message.command, .number = message.number});
   return {};
 }
 
 // The next message that comes back.
 Result<Message> Leader::AwaitNext() {
-  if (broken_) return std::unexpected(*broken_);
-  const auto bytes = ring_.Receive();
-  if (!bytes) return Break(FailureOf(0, bytes.error()));
-  auto message = Decode(*bytes);
-  if (!message) return Break(FailureOf(0, message.error()));
-  if (message->command == Command::kFailed) return Break(*message);
+  QUIRE_ASSIGN(const auto bytes, ring_.Receive());
+  auto message = Decode(bytes);
+  if (!message) return Break(message.error().code, message.error().message);
   if (sent_.empty() || sent_.front().number != message->number ||
       sent_.front().command != message->command) {
-    return Break(
-        FailureOf(0, {ErrorCode::kCorrupt,
-                      fmt::format("rank 0: message {} comes back out of turn", message->number)}));
+    return Break(ErrorCode::kCorrupt,
+                 fmt::format("message {} comes back out of turn", message->number));
   }
   sent_.pop_front();
   return message;
 }
 
-std::unexpected<Error> Leader::Break(const Message& failure) {
-  TellFailure(ring_, failure);
-  broken_ = failure.error;
-  return std::unexpected(*broken_);
+std::unexpected<Error> Leader::Break(ErrorCode code, std::string_view why) {
+  return std::unexpected(ring_.Break({code, fmt::format("rank 0: {}", why)}));
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::pipeline

@@ -11,8 +11,8 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "model/model.h"
@@ -24,7 +24,7 @@
 #include "ranks/pipeline/ring.h"
 #include "ranks/pipeline/stage.h"
 
-namespace quire::ranks {
+namespace quire::ranks::pipeline {
 
 /// Once a rank is lost or fails, every call returns an error that names it, and all other ranks
 /// have been told.
@@ -78,7 +78,7 @@ class Leader final : public model::StepFlow {
 
   Result<void> Send(Message& message, std::span<const uint64_t> lengths);
   Result<Message> AwaitNext();
-  std::unexpected<Error> Break(const Message& failure);
+  std::unexpected<Error> Break(ErrorCode code, std::string_view why);
 
   const Components components_;
   const StageSetup setup_;
@@ -88,10 +88,9 @@ class Leader final : public model::StepFlow {
   std::deque<Sent> sent_;                    // that have not come back, oldest first
   std::deque<std::vector<Output>> outputs_;  // of steps that were not finished
   std::deque<Message> ended_;                // steps that came back, oldest first
-  std::optional<Error> broken_;
   bool stopped_ = false;
 };
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::pipeline
 
 #endif  // QUIRE_RANKS_PIPELINE_LEADER_H_

@@ -1,10 +1,10 @@
 #include "ranks/pipeline/message.h"
 
-#include <algorithm>
+#include <array>
 #include <cstring>
 #include <type_traits>
 
-namespace quire::ranks {
+namespace quire::ranks::pipeline {
 
 namespace {
 
@@ -16,11 +16,10 @@ struct Header {
   uint8_t reason = 0;
   uint8_t on_full = 0;
   uint8_t error = 0;  // 0: none
-  uint32_t origin = 0;
   uint8_t reuse = 0;
   uint8_t opens = 0;
   uint8_t publish = 0;
-  uint8_t reserved = 0;
+  std::array<uint8_t, 5> reserved{};
   uint64_t number = 0;
   uint64_t sequence = 0;
   uint64_t position = 0;
@@ -78,7 +77,7 @@ std::unexpected<Error> Bad(const char* why) {
 
 bool IsKnown(const Header& header) {
   return header.command >= static_cast<uint8_t>(Command::kJoin) &&
-         header.command <= static_cast<uint8_t>(Command::kFailed) && header.reason > 0 &&
+         header.command <= static_cast<uint8_t>(Command::kStop) && header.reason > 0 &&
          header.reason < kMissReasonsEnd && header.on_full > 0 &&
          header.on_full <= static_cast<uint8_t>(OnFull::kFewer) &&
          header.error <= static_cast<uint8_t>(ErrorCode::kTooLarge);
@@ -90,7 +89,6 @@ std::vector<std::byte> Encode(const Message& message) {
   Header header = {.command = static_cast<uint8_t>(message.command),
                    .reason = static_cast<uint8_t>(message.reason),
                    .on_full = static_cast<uint8_t>(message.options.on_full),
-                   .origin = message.origin,
                    .reuse = message.reuse,
                    .opens = message.opens,
                    .publish = message.options.publish,
@@ -163,7 +161,6 @@ Result<Message> Decode(std::span<const std::byte> bytes) {
   if (is_step != !items.empty() || (is_step && tokens != message.tokens.size())) {
     return Bad("has items of other lengths than its tokens");
   }
-  message.origin = header.origin;
   message.number = header.number;
   message.state = header.state;
   message.sequence = header.sequence;
@@ -180,8 +177,7 @@ Result<Message> Decode(std::span<const std::byte> bytes) {
   if (header.error != 0) {
     message.error = Error{static_cast<ErrorCode>(header.error), std::move(error)};
   }
-  if (message.command == Command::kFailed && !message.error) return Bad("says no error");
   return message;
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::pipeline

@@ -16,7 +16,7 @@
 #include "quire/identity.h"
 #include "quire/stats.h"
 
-namespace quire::ranks {
+namespace quire::ranks::pipeline {
 
 enum class Command : uint8_t {
   kJoin = 1,     // how each was started, and the fingerprint of what it has
@@ -26,7 +26,6 @@ enum class Command : uint8_t {
   kEnd = 5,      // of a sequence
   kStep = 6,     // computes the next tokens of sequences
   kStop = 7,     // no more comes
-  kFailed = 8,   // a rank ends, and why: all others end too
 };
 
 /// Rows of logits of a step's item.
@@ -42,7 +41,6 @@ struct MessageItem {
 
 struct Message {
   Command command = Command::kJoin;
-  uint32_t origin = 0;  // the rank that made it
   uint64_t number = 0;  // of rank 0's messages, from 1 on
   // Over all commands before this one and what came of them: ranks that differ there have other
   // caches than they say.
@@ -54,9 +52,9 @@ struct Message {
   uint64_t tokens_most = 0;   // kOpen: that all of them have
   MissReason reason = MissReason::kNeverSeen;  // kAcquire: of the rank that found least
   bool reuse = true;
-  bool opens = false;          // kAcquire: `options` says how it will be opened
-  SequenceOptions options{};   // reserve_tokens, step_tokens, on_full, publish alone
-  std::optional<Error> error{};  // no room at a rank, which the text names; or kFailed
+  bool opens = false;            // kAcquire: `options` says how it will be opened
+  SequenceOptions options{};     // reserve_tokens, step_tokens, on_full, publish alone
+  std::optional<Error> error{};  // no room at a rank, which the text names
 
   std::vector<MessageItem> items{};  // kStep
   std::vector<TokenId> tokens{};     // kStep: of all items; kAcquire: the prompt
@@ -73,6 +71,6 @@ std::vector<std::byte> Encode(const Message& message);
 /// Errors: kCorrupt it is no message of this build
 Result<Message> Decode(std::span<const std::byte> bytes);
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::pipeline
 
 #endif  // QUIRE_RANKS_PIPELINE_MESSAGE_H_

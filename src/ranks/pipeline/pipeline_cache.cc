@@ -7,7 +7,7 @@
 
 #include "cache/verbs/admit.h"
 
-namespace quire::ranks {
+namespace quire::ranks::pipeline {
 
 namespace {
 
@@ -118,4 +118,4 @@ Result<std::unique_ptr<Sequence>> PipelineCache::Open(Plan plan, const SequenceO
   return sequence;
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::pipeline

@@ -13,7 +13,7 @@
 #include "quire/sequence.h"
 #include "ranks/pipeline/leader.h"
 
-namespace quire::ranks {
+namespace quire::ranks::pipeline {
 
 /// A sequence of the first stage. The other ranks have one of the same tokens in their own caches:
 /// it has room where all of them do, and ends with it.
@@ -92,6 +92,6 @@ class PipelineCache final : public cache::ForwardingCache {
   uint64_t last_number_ = 0;  // of a sequence
 };
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::pipeline
 
 #endif  // QUIRE_RANKS_PIPELINE_PIPELINE_CACHE_H_

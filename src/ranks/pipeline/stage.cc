@@ -10,7 +10,7 @@
 #include "cache/verbs/admit.h"
 #include "model/stage.h"
 
-namespace quire::ranks {
+namespace quire::ranks::pipeline {
 
 namespace {
 
@@ -64,32 +64,14 @@ void NameValues(std::span<const Digest> fingerprints, const model::Model& model,
   identity.position_encoding = model.position_encoding();
 }
 
-void TellFailure(Ring& ring, const Message& failure) {
-  if (ring.next() == failure.origin) return;
-  static_cast<void>(ring.Send(Encode(failure)));  // it may be the one that is lost
-}
-
-Message FailureOf(uint32_t rank, const Error& error) {
-  return {.command = Command::kFailed, .origin = rank, .error = error};
-}
-
 Result<void> Stage::Serve(Ring& ring) {
-  const auto fail = [&](const Error& error) {
-    TellFailure(ring, FailureOf(setup_.rank, error));
-    return std::unexpected(error);
-  };
   while (true) {
-    const auto bytes = ring.Receive();
-    if (!bytes) return fail(bytes.error());
-    auto message = Decode(*bytes);
-    if (!message) return fail(message.error());
-    if (message->command == Command::kFailed) {
-      TellFailure(ring, *message);
-      return std::unexpected(*message->error);
-    }
+    QUIRE_ASSIGN(const auto bytes, ring.Receive());
+    auto message = Decode(bytes);
+    if (!message) return std::unexpected(ring.Break(message.error()));
     if (auto done = Take(*message); !done) {
       done.error().message = fmt::format("rank {}: {}", setup_.rank, done.error().message);
-      return fail(done.error());
+      return std::unexpected(ring.Break(std::move(done).error()));
     }
     QUIRE_TRY(ring.Send(Encode(*message)));
     if (message->command == Command::kStop) return {};
@@ -128,7 +110,6 @@ Result<void> Stage::Take(Message& message) {
       case Command::kStop:
         if (setup_.flush) setup_.flush();
         break;
-      case Command::kFailed: return std::unexpected(*message.error);
     }
   } catch (const std::bad_alloc&) {
     return Fail(ErrorCode::kNoSpace, "the system has no memory left");
@@ -251,4 +232,4 @@ void Stage::Refuse(const Error& error, Message& message) const {
   message.error = Error{error.code, fmt::format("rank {}: {}", setup_.rank, error.message)};
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::pipeline

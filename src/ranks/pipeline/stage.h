@@ -19,7 +19,7 @@
 #include "ranks/pipeline/message.h"
 #include "ranks/pipeline/ring.h"
 
-namespace quire::ranks {
+namespace quire::ranks::pipeline {
 
 /// How a rank was started. All ranks must have been started alike.
 struct StageSetup {
@@ -91,11 +91,6 @@ class Stage {
   std::map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by rank 0's number
 };
 
-/// Tells the ranks behind that this one ends, and why.
-void TellFailure(Ring& ring, const Message& failure);
-/// A failure of this rank. An error of the ring names the rank that is lost already.
-Message FailureOf(uint32_t rank, const Error& error);
-
-}  // namespace quire::ranks
+}  // namespace quire::ranks::pipeline
 
 #endif  // QUIRE_RANKS_PIPELINE_STAGE_H_
