@@ -17,9 +17,9 @@ namespace quire::app {
 
 namespace {
 
-Result<nlohmann::ordered_json> PipelineRank(const RanksPlan& plan, uint32_t rank,
-                                            const model::ModelConfig& config,
-                                            const NumericProfile& profile) {
+Result<nlohmann::ordered_json> PlanStage(const RanksPlan& plan, uint32_t rank,
+                                         const model::ModelConfig& config,
+                                         const NumericProfile& profile) {
   QUIRE_ASSIGN(const model::LayerRange layers, model::LayersOfStage(config, rank, plan.ranks));
   const Geometry geometry = model::GeometryOf(model::ConfigOfLayers(config, layers));
   QUIRE_ASSIGN(const auto kv,
@@ -31,15 +31,13 @@ Result<nlohmann::ordered_json> PipelineRank(const RanksPlan& plan, uint32_t rank
                                 {"bytes_total", kv.total()}};
 }
 
-// The lanes of a rank are the leaves of one subtree of the merge, whose order is bit-reversed
-// (docs/numerics.md section 2): those with one remainder by the number of ranks.
-nlohmann::ordered_json SequenceRank(const RanksPlan& plan, uint32_t rank,
-                                    const model::ModelConfig& config, const NumericProfile& profile,
-                                    const cache::PlannedBytes& kv) {
-  const uint64_t lane = BitReverse(rank, static_cast<uint32_t>(std::countr_zero(plan.ranks)));
+// Of every so many consecutive splits as there are ranks, each rank has one (docs/ranks.md).
+nlohmann::ordered_json PlanShare(const RanksPlan& plan, uint32_t rank,
+                                 const model::ModelConfig& config, const NumericProfile& profile,
+                                 const cache::PlannedBytes& kv) {
   uint64_t splits = 0;
   uint64_t blocks = 0;
-  for (uint64_t split = lane; split * kSplitTokens < plan.tokens; split += plan.ranks) {
+  for (uint64_t split = rank; split * kSplitTokens < plan.tokens; split += plan.ranks) {
     const uint64_t tokens = std::min<uint64_t>(kSplitTokens, plan.tokens - split * kSplitTokens);
     ++splits;
     blocks += DivUp<uint64_t>(tokens, profile.block_tokens);
@@ -71,10 +69,10 @@ Result<nlohmann::ordered_json> PlanRanks(const RanksPlan& plan, const model::Mod
       {"ranks", plan.ranks}, {"pipeline", nullptr}, {"sequence", nullptr}};
   for (uint32_t rank = 0; rank < plan.ranks; ++rank) {
     if (pipeline) {
-      QUIRE_ASSIGN(auto each, PipelineRank(plan, rank, config, profile));
+      QUIRE_ASSIGN(auto each, PlanStage(plan, rank, config, profile));
       report["pipeline"].push_back(std::move(each));
     }
-    if (sequence) report["sequence"].push_back(SequenceRank(plan, rank, config, profile, kv));
+    if (sequence) report["sequence"].push_back(PlanShare(plan, rank, config, profile, kv));
   }
   return report;
 }
