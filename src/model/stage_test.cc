@@ -169,7 +169,7 @@ TEST_P(StageBitsTest, AreThoseOfTheWholeModelHitAndMiss) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, StageBitsTest, testing::ValuesIn(kCodecs),
-                         [](const auto& info) { return std::string(CodecName(info.param)); });
+                         [](const auto& each) { return std::string(CodecName(each.param)); });
 
 TEST(Stage, ReadsAndKeepsWhatItHasAlone) {
   for (const bool tied : {false, true}) {
@@ -223,10 +223,14 @@ TEST(Stage, FingerprintsDifferByLayersAndByWeightsOfAnyStage) {
         const LayerRange layers = LayersOfStage(config, stage, stages).value();
         const Digest digest = StageFingerprint(each, layers);
         EXPECT_TRUE(seen.insert(digest).second) << stage << " of " << stages;
-        if (stages == 1) EXPECT_EQ(digest, each[0]);
+        if (stages == 1) {
+          EXPECT_EQ(digest, each[0]);
+        }
         for (Digest& other : each) {
           other[0] ^= 1;
-          if (stages > 1) EXPECT_NE(StageFingerprint(each, layers), digest);
+          if (stages > 1) {
+            EXPECT_NE(StageFingerprint(each, layers), digest);
+          }
           other[0] ^= 1;
         }
       }

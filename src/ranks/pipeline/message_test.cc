@@ -82,7 +82,9 @@ TEST(PipelineMessage, OfOtherBytesIsReadOrRefused) {
     }
     uint64_t tokens = 0;
     for (const MessageItem& item : read->items) tokens += item.tokens;
-    if (read->command == Command::kStep) EXPECT_EQ(tokens, read->tokens.size());
+    if (read->command == Command::kStep) {
+      EXPECT_EQ(tokens, read->tokens.size());
+    }
   }
 }
 

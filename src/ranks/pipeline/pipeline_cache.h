@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "cache/forwarding_cache.h"
 #include "quire/cache.h"
 #include "quire/sequence.h"
 #include "ranks/pipeline/leader.h"
+#include "registry/forwarding_cache.h"
 
 namespace quire::ranks::pipeline {
 
@@ -74,7 +74,7 @@ class PipelineSequence final : public Sequence {
 ///
 /// Threads:  one, that of the leader
 /// Lifetime: `own` and the leader must outlive it, and it its sequences
-class PipelineCache final : public cache::ForwardingCache {
+class PipelineCache final : public registry::ForwardingCache {
  public:
   PipelineCache(Cache& own, Leader& leader) : ForwardingCache(own), leader_(leader) {}
 

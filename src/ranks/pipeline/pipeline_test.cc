@@ -215,7 +215,7 @@ TEST_P(PipelineBitsTest, AreThoseOfOneProcessHitAndMiss) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, PipelineBitsTest, testing::ValuesIn(kCodecs),
-                         [](const auto& info) { return std::string(CodecName(info.param)); });
+                         [](const auto& each) { return std::string(CodecName(each.param)); });
 
 TEST(Pipeline, FindsWhatAllRanksHave) {
   auto ranks = MakeRanks(FourLayers(), Codec::kF16, 3);
@@ -250,13 +250,17 @@ TEST(Pipeline, OpensOnAllRanksOrOnNone) {
           QUIRE_ASSIGN(Plan plan, cache.Acquire({.identity = &identity, .tokens = large}));
           const auto refused = cache.Open(std::move(plan), {});
           EXPECT_FALSE(refused.has_value());
-          if (!refused) EXPECT_EQ(refused.error().message.substr(0, 7), "rank 1:");
+          if (!refused) {
+            EXPECT_EQ(refused.error().message.substr(0, 7), "rank 1:");
+          }
           QUIRE_ASSIGN(plan, cache.Acquire({.identity = &identity, .tokens = small}));
           QUIRE_ASSIGN(const auto sequence, cache.Open(std::move(plan), {}));
           EXPECT_TRUE(sequence->Reserve(100).has_value());
           const auto grown = sequence->Reserve(600);
           EXPECT_FALSE(grown.has_value());
-          if (!grown) EXPECT_EQ(grown.error().message.substr(0, 7), "rank 1:");
+          if (!grown) {
+            EXPECT_EQ(grown.error().message.substr(0, 7), "rank 1:");
+          }
         }
         return {};
       }));
