@@ -61,7 +61,7 @@ Identity SomeIdentity() { return {.domain = {.name = "test"}}; }
 using Work = std::function<Result<void>(Leader& leader, PipelineCache& cache, Identity& identity)>;
 
 // All ranks from their start to their end. Returns what each of them ended with.
-std::vector<Result<void>> Run(std::vector<RankState>& ranks, const Work& work,
+std::vector<Result<void>> RunPipeline(std::vector<RankState>& ranks, const Work& work,
                               const Schedule& schedule = {}, const GroupOptions& options = {}) {
   std::vector<Result<void>> ended(ranks.size());
   RunRanks(
@@ -180,7 +180,7 @@ std::vector<std::vector<TokenId>> FourPrompts(uint32_t vocab) {
 Answers AnswersOf(std::vector<RankState>& ranks, const Schedule& schedule = {}) {
   const uint32_t vocab = ranks[0].model->config().vocab;
   Answers answers;
-  ExpectAllEndedWell(Run(
+  ExpectAllEndedWell(RunPipeline(
       ranks,
       [&](Leader& leader, PipelineCache& cache, Identity& identity) {
         return Answer(FourPrompts(vocab), leader, cache, identity, vocab, answers);
@@ -245,7 +245,7 @@ TEST(Pipeline, OpensOnAllRanksOrOnNone) {
   const auto small = SomeTokens(20, config.vocab, 1);
   const auto large = SomeTokens(600, config.vocab, 2);
   ExpectAllEndedWell(
-      Run(ranks, [&](Leader&, PipelineCache& cache, Identity& identity) -> Result<void> {
+      RunPipeline(ranks, [&](Leader&, PipelineCache& cache, Identity& identity) -> Result<void> {
         for (int again = 0; again < 2; ++again) {
           QUIRE_ASSIGN(Plan plan, cache.Acquire({.identity = &identity, .tokens = large}));
           const auto refused = cache.Open(std::move(plan), {});
@@ -272,7 +272,7 @@ TEST(Pipeline, RefusesWhatItsSequencesCannotDo) {
   auto ranks = MakeRanks(config, Codec::kF16, 2);
   const auto tokens = SomeTokens(20, config.vocab, 1);
   ExpectAllEndedWell(
-      Run(ranks, [&](Leader& leader, PipelineCache& cache, Identity& identity) -> Result<void> {
+      RunPipeline(ranks, [&](Leader& leader, PipelineCache& cache, Identity& identity) -> Result<void> {
         const auto code = [](const auto& result) {
           return result ? std::nullopt : std::optional(result.error().code);
         };
@@ -303,7 +303,7 @@ TEST(Pipeline, RefusesWhatItsSequencesCannotDo) {
 TEST(Pipeline, RanksThatWereStartedWithOtherOptionsAreNamed) {
   auto ranks = MakeRanks(FourLayers(), Codec::kF16, 3);
   ranks[2].setup.settings = "other";
-  const auto ended = Run(ranks, [](Leader&, PipelineCache&, Identity&) { return Result<void>(); });
+  const auto ended = RunPipeline(ranks, [](Leader&, PipelineCache&, Identity&) { return Result<void>(); });
   for (const auto& each : ended) {
     ASSERT_FALSE(each.has_value());
     EXPECT_NE(each.error().message.find("rank 2: it was started with other options"),
@@ -342,7 +342,7 @@ TEST(Pipeline, ARankThatDiesIsNamedByAllOthers) {
     for (const uint64_t after : {20u, 45u, 90u}) {
       auto ranks = MakeRanks(config, Codec::kF16, 3);
       Answers answers;
-      const auto ended = Run(
+      const auto ended = RunPipeline(
           ranks,
           [&](Leader& leader, PipelineCache& cache, Identity& identity) -> Result<void> {
             while (true) {
