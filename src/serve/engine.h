@@ -15,6 +15,7 @@
 
 #include "env/clock.h"
 #include "model/model.h"
+#include "model/step_runner.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
@@ -67,6 +68,8 @@ class Engine {
     AttentionBackend& attention;
     Executor& executor;
     const Clock& clock;
+    model::StepRunner* steps = nullptr;  // takes the steps; null: the model. A request that streams
+                                         // is the model's
   };
 
   /// Errors: kInvalidArgument names the option

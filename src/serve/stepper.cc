@@ -103,6 +103,7 @@ Result<void> Stepper::StepModel(std::span<const BatchEntry> entries) {
                        .adapter = entry.task->weights_adapter()});
       logits += wanted * vocab;
     }
+    if (steps_ != nullptr) return steps_->Step(items, attention_, executor_);
     return model_.Step(items, attention_, executor_);
   } catch (const std::bad_alloc&) {
     return Fail(ErrorCode::kNoSpace, "step: the system has no memory left");
