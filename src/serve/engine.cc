@@ -102,7 +102,7 @@ Engine::Engine(const Components& components, const Identity& identity, const Eng
                 .sessions_max = options.sessions_max,
                 .events_max = options.events_max},
                options.on_event),
-      stepper_(components.model, components.attention, components.executor),
+      stepper_(components.model, components.attention, components.executor, components.steps),
       keeper_(mailbox_, components.cache, options.sessions, components.model.config().vocab,
               options.idle_text_bytes),
       retainer_(components.cache, identity_, options.retain),

@@ -16,6 +16,7 @@
 #include "env/clock.h"
 #include "model/model.h"
 #include "model/step_flow.h"
+#include "model/step_runner.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
@@ -69,8 +70,10 @@ class Engine {
     AttentionBackend& attention;
     Executor& executor;
     const Clock& clock;
-    // Steps pass through these stages, of which `model` is the first and `cache` has the sequences.
-    // Null: the model has all layers.
+    model::StepRunner* steps = nullptr;  // takes the steps; null: the model. A request that streams
+                                         // is the model's
+    // Steps pass through these stages, of which `model` is the first and `cache` has the sequences;
+    // `steps` is not asked then. Null: the model has all layers.
     model::StepFlow* flow = nullptr;
   };
 

@@ -110,6 +110,7 @@ bool Stepper::GoBack(BatchEntry& entry, std::optional<model::ImportanceObserver>
 Result<void> Stepper::StepModel(std::span<const BatchEntry> entries) {
   try {
     const auto items = ItemsOf(entries, model_.config().vocab, logits_);
+    if (steps_ != nullptr) return steps_->Step(items, attention_, executor_);
     return model_.Step(items, attention_, executor_);
   } catch (const std::bad_alloc&) {
     return Fail(ErrorCode::kNoSpace, "step: the system has no memory left");

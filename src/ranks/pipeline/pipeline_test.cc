@@ -62,7 +62,8 @@ using Work = std::function<Result<void>(Leader& leader, PipelineCache& cache, Id
 
 // All ranks from their start to their end. Returns what each of them ended with.
 std::vector<Result<void>> RunPipeline(std::vector<RankState>& ranks, const Work& work,
-                              const Schedule& schedule = {}, const GroupOptions& options = {}) {
+                                      const Schedule& schedule = {},
+                                      const GroupOptions& options = {}) {
   std::vector<Result<void>> ended(ranks.size());
   RunRanks(
       static_cast<uint32_t>(ranks.size()), schedule,
@@ -271,8 +272,8 @@ TEST(Pipeline, RefusesWhatItsSequencesCannotDo) {
   const ModelConfig config = FourLayers();
   auto ranks = MakeRanks(config, Codec::kF16, 2);
   const auto tokens = SomeTokens(20, config.vocab, 1);
-  ExpectAllEndedWell(
-      RunPipeline(ranks, [&](Leader& leader, PipelineCache& cache, Identity& identity) -> Result<void> {
+  ExpectAllEndedWell(RunPipeline(
+      ranks, [&](Leader& leader, PipelineCache& cache, Identity& identity) -> Result<void> {
         const auto code = [](const auto& result) {
           return result ? std::nullopt : std::optional(result.error().code);
         };
@@ -303,7 +304,8 @@ TEST(Pipeline, RefusesWhatItsSequencesCannotDo) {
 TEST(Pipeline, RanksThatWereStartedWithOtherOptionsAreNamed) {
   auto ranks = MakeRanks(FourLayers(), Codec::kF16, 3);
   ranks[2].setup.settings = "other";
-  const auto ended = RunPipeline(ranks, [](Leader&, PipelineCache&, Identity&) { return Result<void>(); });
+  const auto ended =
+      RunPipeline(ranks, [](Leader&, PipelineCache&, Identity&) { return Result<void>(); });
   for (const auto& each : ended) {
     ASSERT_FALSE(each.has_value());
     EXPECT_NE(each.error().message.find("rank 2: it was started with other options"),
