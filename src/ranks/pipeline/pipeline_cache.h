@@ -1,0 +1,97 @@
+// The cache of rank 0, whose sequences all ranks have.
+#ifndef QUIRE_RANKS_PIPELINE_PIPELINE_CACHE_H_
+#define QUIRE_RANKS_PIPELINE_PIPELINE_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/cache.h"
+#include "quire/sequence.h"
+#include "ranks/pipeline/leader.h"
+#include "registry/forwarding_cache.h"
+
+namespace quire::ranks::pipeline {
+
+/// A sequence of the first stage. The other ranks have one of the same tokens in their own caches:
+/// it has room where all of them do, and ends with it.
+class PipelineSequence final : public Sequence {
+ public:
+  /// `reserved_tokens`: that all ranks have room for.
+  PipelineSequence(std::unique_ptr<Sequence> own, uint64_t number, uint64_t reserved_tokens,
+                   Leader& leader)
+      : own_(std::move(own)), number_(number), reserved_tokens_(reserved_tokens), leader_(leader) {}
+  ~PipelineSequence() override;
+
+  uint64_t number() const { return number_; }
+  Sequence& own() { return *own_; }
+
+  SequenceId id() const override { return own_->id(); }
+  uint64_t length() const override { return own_->length(); }
+  uint64_t cursor(uint32_t layer) const override { return own_->cursor(layer); }
+  SequenceStats stats() const override { return own_->stats(); }
+  Result<void> Reserve(uint64_t tokens) override;
+  Result<void> Append(uint32_t layer, const LayerRows& rows) override {
+    return own_->Append(layer, rows);
+  }
+  Result<void> Commit(std::span<const TokenId> tokens) override { return own_->Commit(tokens); }
+  /// Errors: kUnsupported committed tokens would go: the other ranks keep theirs
+  Result<void> Rollback(uint64_t position) override;
+  Result<std::unique_ptr<Sequence>> Fork() override { return Refuse("forked"); }
+  Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t>) override {
+    return Refuse("cut to some of its blocks");
+  }
+  uint64_t dropped_tokens() const override { return own_->dropped_tokens(); }
+  Result<void> Retain(const Retention& retention) override { return own_->Retain(retention); }
+  void Reset() override;
+  Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
+                      std::span<float> out) const override {
+    return own_->Gather(layer, role, begin, end, out);
+  }
+  Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override {
+    return own_->Padded(layer, role, tokens_max);
+  }
+  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
+    return own_->View(layer, role, range);
+  }
+  LayerStreams Streams(uint32_t layer) const override { return own_->Streams(layer); }
+  LayerBlocks Blocks(uint32_t layer) const override { return own_->Blocks(layer); }
+
+ private:
+  static std::unexpected<Error> Refuse(std::string_view what);
+
+  const std::unique_ptr<Sequence> own_;
+  const uint64_t number_;
+  uint64_t reserved_tokens_;
+  Leader& leader_;
+};
+
+/// Finds what all ranks have, and opens sequences on all of them or on none. The rest is rank 0's
+/// own: statistics count its bytes. What its store has is loaded, where the ranks load, before
+/// Acquire returns: its plans have nothing left to load.
+///
+/// Threads:  one, that of the leader
+/// Lifetime: `own` and the leader must outlive it, and it its sequences
+class PipelineCache final : public registry::ForwardingCache {
+ public:
+  PipelineCache(Cache& own, Leader& leader) : ForwardingCache(own), leader_(leader) {}
+
+  /// Errors: as Cache::Acquire, of any rank; kUnsupported a tenant besides the default one; kIo a
+  ///         rank is lost
+  Result<Plan> Acquire(const AcquireRequest& request) override;
+  /// Opens the plan of the last Acquire.
+  ///
+  /// Errors: as Cache::Open, of any rank; kUnsupported contiguous, or resident_tokens; kIo a rank
+  ///         is lost
+  Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
+
+ private:
+  Leader& leader_;
+  uint64_t last_number_ = 0;  // of a sequence
+};
+
+}  // namespace quire::ranks::pipeline
+
+#endif  // QUIRE_RANKS_PIPELINE_PIPELINE_CACHE_H_
