@@ -661,6 +661,10 @@ typedef struct quire_attend_request {
   float scale;           // multiplies q; 0: 1 / sqrt(key dim)
   uint32_t task_count;
   const quire_attend_task* tasks;  // [task_count], sequences of one cache
+  // A logit of each head that takes part in its softmax and has no value (-INFINITY: the head has
+  // none); ALiBi's slope of each head, times (key position - query position) added to its scores.
+  const float* sink_logits;   // [query_heads]; NULL: none
+  const float* alibi_slopes;  // [query_heads]; NULL: none
 } quire_attend_request;
 
 /// Computes attention over what is written in a layer, in place (docs/numerics.md). The layer's

@@ -125,6 +125,11 @@ template <>
     QUIRE_FIELD_END(quire_layer_blocks, slot_stride_bytes),
     QUIRE_FIELD_END(quire_layer_blocks, slots)};
 template <>
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_attend_request> = {
+    QUIRE_FIELD_END(quire_attend_request, tasks),
+    QUIRE_FIELD_END(quire_attend_request, sink_logits),
+    QUIRE_FIELD_END(quire_attend_request, alibi_slopes)};
+template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_store_options> = {
     QUIRE_FIELD_END(quire_store_options, accepts_puts),
     QUIRE_FIELD_END(quire_store_options, memory_bytes),

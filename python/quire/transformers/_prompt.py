@@ -130,9 +130,13 @@ class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
         return key_states, value_states
 
     def attend(
-        self, query: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+        self, query: torch.Tensor, mask: torch.Tensor | None, scale: float | None,
+        **of_heads: torch.Tensor,
     ) -> torch.Tensor:
-        """Queries [batch, heads, tokens, dim] over what is written; [batch, tokens, heads, dim]."""
+        """Queries [batch, heads, tokens, dim] over what is written; [batch, tokens, heads, dim].
+
+        of_heads: sink_logits and alibi_slopes, as Attention.attend has them.
+        """
         cache = self.cache
         step = cache.step
         if step is None or self.columns != step.end:
@@ -151,6 +155,7 @@ class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
             [out[r, skips[r]:] for r in live],
             first_positions=[step.begin + skips[r] - cache.rows[r].pad for r in live],
             scale=scale,
+            **of_heads,
         )
         self.attended = step.end
         return out.to(query.dtype)
