@@ -1,4 +1,5 @@
-// Records of a context's blocks, put into a store on a disk as fast as it takes them, and read back.
+// Records of a context's blocks: put into a store on a disk as fast as it takes them, and read
+// back.
 #ifndef QUIRE_BENCH_RECORD_WRITER_H_
 #define QUIRE_BENCH_RECORD_WRITER_H_
 

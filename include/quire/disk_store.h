@@ -145,8 +145,9 @@ class DiskStore {
   /// Opens the store in a directory, or makes one.
   ///
   /// Errors: kInvalidArgument the options, for example neither a directory nor warm_bytes nor a
-  ///         remote, or keys that are not those of the store; kCorrupt its wrapped keys are; kBusy another process has it; kUnsupported a newer version wrote it;
-  ///         kNotFound a file that opens the remote; kNoSpace; kIo
+  ///         remote, or keys that are not those of the store; kCorrupt its wrapped keys are
+  ///         damaged; kBusy another process has it; kUnsupported a newer version wrote it;
+  ///         kNotFound a file that opens the remote, or a key file; kNoSpace; kIo
   /// Cost:   reads the catalogue, not the payload; waits up to 2 s for a remote that does not
   ///         answer, which is no error
   static Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options);

@@ -18,8 +18,8 @@
 
 namespace [[gnu::visibility("default")]] quire {
 
-/// What opens an encrypted store: one of these; nothing for a store that is not (docs/encryption.md).
-/// A store that has nothing yet is encrypted when one is given; from then on each opening needs it.
+/// What opens an encrypted store (docs/encryption.md): one of these, or nothing for a store that is
+/// not. A store that has nothing yet is encrypted when one is given, and needs it from then on.
 struct StoreKeys {
   // A file of 32 bytes, or of 64 hexadecimal digits, that its owner alone may read.
   std::string file{};
@@ -169,11 +169,11 @@ class BlockStore {
  public:
   /// Opens the store in a directory, or makes one; or connects to the process that serves one.
   ///
-  /// Errors: kInvalidArgument no directory, sizes that no store can have, or keys that are not those
-  ///         of the store; kBusy another process
+  /// Errors: kInvalidArgument no directory, sizes that no store can have, or keys that are not
+  ///         those of the store; kCorrupt its wrapped keys are damaged; kBusy another process
   ///         (or object) has it, or its owner serves as many clients as it may; kUnsupported a
-  ///         newer version wrote it, or serves it; kNotFound no such socket; kDeadline its owner
-  ///         does not answer; kNoSpace; kIo
+  ///         newer version wrote it, or serves it; kNotFound no such socket, or no key
+  ///         file; kDeadline its owner does not answer; kNoSpace; kIo
   static Result<std::unique_ptr<BlockStore>> Open(const BlockStoreOptions& options);
   /// Close.
   ~BlockStore();

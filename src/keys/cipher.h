@@ -1,5 +1,5 @@
-// The ciphers of what leaves this process: AES-256-GCM, keys that follow from others, and names that
-// say nothing.
+// The ciphers of what leaves this process: AES-256-GCM, keys that follow from others, and names
+// that say nothing.
 #ifndef QUIRE_KEYS_CIPHER_H_
 #define QUIRE_KEYS_CIPHER_H_
 

@@ -1,5 +1,5 @@
-// The keys of one encrypted directory: made with it, kept there only wrapped, and gone for good when
-// their owner is erased. docs/encryption.md has the hierarchy.
+// The keys of one encrypted directory: made with it, kept there only wrapped, and gone for good
+// when their owner is erased. docs/encryption.md has the hierarchy.
 #ifndef QUIRE_KEYS_KEY_RING_H_
 #define QUIRE_KEYS_KEY_RING_H_
 
@@ -44,7 +44,8 @@ class KeyRing {
     uint64_t keys_max = 65'536;
     WithoutKeys without = WithoutKeys::kMake;
   };
-  /// Opens the keys that a directory has, whose lock the caller holds; makes them where it has none.
+  /// Opens the keys that a directory has, and makes them where it has none. The caller holds the
+  /// directory's lock.
   ///
   /// Errors: kInvalidArgument another key wrapped them, or `without`; kCorrupt both copies are
   ///         damaged; kUnsupported a newer version; kNotFound, kIo, kDeadline of the caller's key;
@@ -89,8 +90,8 @@ class KeyRing {
   Result<void> Retire(const OwnerId& owner, uint64_t generation_min);
   bool HasOld(const OwnerId& owner) const;
 
-  /// Another key of the caller's wraps everything from now on. The store's own wrapping key is a new
-  /// one too, so the former key of the caller's opens nothing that is kept from now on.
+  /// Another key of the caller's wraps everything from now on. The store's own wrapping key is a
+  /// new one too, so the former key of the caller's opens nothing that is kept from now on.
   Result<void> Rewrap(const StoreKeys& keys);
 
  private:

@@ -46,8 +46,8 @@ class KeySource {
   virtual Result<void> Unwrap(std::span<const std::byte> wrapped, std::span<std::byte> secret) = 0;
 };
 
-/// Errors: kInvalidArgument none or more than one is given, no key of 32 bytes, or a file that others
-///         than its owner may read; kNotFound, kIo the file
+/// Errors: kInvalidArgument none or more than one is given, no key of 32 bytes, or a file that
+///         others than its owner may read; kNotFound, kIo the file
 Result<std::unique_ptr<KeySource>> OpenKeySource(const StoreKeys& keys);
 
 /// Reads a key file: 32 bytes, or 64 hexadecimal digits. `what` names the key in messages.

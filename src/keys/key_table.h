@@ -1,4 +1,4 @@
-// The wrapped keys of a store as bytes (docs/encryption.md, "Files"): two copies, KEYS-0 and KEYS-1.
+// The wrapped keys of a store as bytes, in two copies (docs/encryption.md, "Files").
 #ifndef QUIRE_KEYS_KEY_TABLE_H_
 #define QUIRE_KEYS_KEY_TABLE_H_
 

@@ -24,9 +24,14 @@ struct SealedHeader {
   uint32_t number;  // of the key
   keys::OwnerId owner;
   keys::Salt salt;
-  uint64_t reserved;
+  uint32_t reserved;
+  uint32_t crc;  // of all before it: damage must not look like a key that is gone
 };
 static_assert(sizeof(SealedHeader) == 64);
+
+uint32_t CrcOf(const SealedHeader& header) {
+  return Crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(SealedHeader, crc)));
+}
 
 constexpr uint64_t kOverhead = sizeof(SealedHeader) + 2 * keys::kTagBytes;
 
@@ -35,6 +40,9 @@ Result<SealedHeader> HeaderOf(std::span<const std::byte> sealed) {
   if (sealed.size() < kOverhead) return Fail(ErrorCode::kCorrupt, "it is too short for a session");
   std::memcpy(&header, sealed.data(), sizeof(header));
   if (header.magic != kSealedMagic) return Fail(ErrorCode::kCorrupt, "it is no sealed session");
+  if (header.crc != CrcOf(header)) {
+    return Fail(ErrorCode::kCorrupt, "its head fails its checksum");
+  }
   if (header.format != kSealedFormat) {
     return Fail(ErrorCode::kUnsupported, "a newer version sealed it");
   }
@@ -74,12 +82,14 @@ Result<std::vector<std::byte>> SessionSeal::Seal(const std::string& tenant,
                                                  std::span<const std::byte> plain) {
   const keys::OwnerId owner = OwnerOf(tenant);
   QUIRE_ASSIGN(const keys::DataKey key, keys_->KeyFor(owner));
-  const SealedHeader header = {.magic = kSealedMagic,
-                               .format = kSealedFormat,
-                               .number = key.number,
-                               .owner = owner,
-                               .salt = keys::RandomSalt(),
-                               .reserved = 0};
+  SealedHeader header = {.magic = kSealedMagic,
+                         .format = kSealedFormat,
+                         .number = key.number,
+                         .owner = owner,
+                         .salt = keys::RandomSalt(),
+                         .reserved = 0,
+                         .crc = 0};
+  header.crc = CrcOf(header);
   std::vector<std::byte> sealed(plain.size() + kOverhead);
   std::memcpy(sealed.data(), &header, sizeof(header));
   const auto with = std::span<const std::byte>(sealed).first(sizeof(header));

@@ -183,6 +183,34 @@ TEST_F(SealedSessionsTest, WhatWasErasedCannotBeOpenedAgain) {
   EXPECT_EQ(Read("a")->text, Text{7});
 }
 
+TEST_F(SealedSessionsTest, OtherKeysComeWithTheNextTurnAndTheOldOnesGo) {
+  const auto keys = [&] { return keys::ReadKeys(files_, "sessions/.keys").newest()->keys.size(); };
+  Open();
+  ASSERT_TRUE(Write("a", "alice", {1, 2, 3}));
+  ASSERT_TRUE(Write("b", "alice", {4}));
+  EXPECT_EQ(keys(), 1);
+  store_.reset();
+  ASSERT_TRUE(SessionStore::RotateKeys(files_, "sessions", Key(7), Key(8), true));
+  ASSERT_TRUE(SessionStore::RotateKeys(files_, "none", Key(7), Key(8), true));
+  EXPECT_EQ(keys(), 2);
+  EXPECT_THAT(Refusal(Key(7)), HasSubstr("is not the key"));
+  Open(Key(8));
+  EXPECT_EQ(Read("a")->text, (Text{1, 2, 3}));
+  ASSERT_TRUE(Write("a", "alice", {1, 2, 3, 4}));
+  Open(Key(8));
+  EXPECT_EQ(Read("b")->text, Text{4});
+  EXPECT_EQ(keys(), 2);
+  ASSERT_TRUE(Write("b", "alice", {4, 5}));
+  Open(Key(8));
+  EXPECT_EQ(keys(), 1);
+  EXPECT_EQ(Read("a")->text, (Text{1, 2, 3, 4}));
+  EXPECT_EQ(Read("b")->text, (Text{4, 5}));
+  // Asked again it goes on, and other keys than these are refused.
+  store_.reset();
+  EXPECT_TRUE(SessionStore::RotateKeys(files_, "sessions", Key(7), Key(8), false));
+  EXPECT_FALSE(SessionStore::RotateKeys(files_, "sessions", Key(1), Key(2), false));
+}
+
 TEST_F(SealedSessionsTest, AnErasureThatACrashCutsOffTakesAllOrIsNotBegun) {
   SetLogLevel(LogLevel::kOff);
   bool stopped = true;

@@ -43,11 +43,10 @@ using OnSettled = std::move_only_function<void(Result<void>)>;
 using OnSessionRead = std::move_only_function<void(Result<SessionRecord>)>;
 
 /// One file for each session, named as it is: written beside it, synced, then renamed over it, so
-/// that a crash leaves the old state or the new one, whole. What files hold is sealed where there are
-/// keys, and then their names say nothing; else they
-/// are their owner's alone (mode 0600), and a text that is not needed any more is zeroed before
-/// its blocks go back to the file system. A state machine: each Tick moves it on, a thread
-/// of its own in production, a test by hand.
+/// that a crash leaves the old state or the new one, whole. They are their owner's alone (mode
+/// 0600). With keys what they hold is sealed, and their names say nothing. A text that is not
+/// needed any more is zeroed before its blocks go back to the file system. A state machine: each
+/// Tick moves it on, a thread of its own in production, a test by hand.
 ///
 /// Threads:  any; Tick one at a time
 /// Lifetime: `files`, which nothing else uses meanwhile, and what `unix_us` reads must outlive it
@@ -57,8 +56,8 @@ class SessionStore {
   /// a newer version, is said once in the log, and left alone.
   ///
   /// Errors: kBusy another process has the directory; kNotFound what is to hold it does not exist;
-  ///         kNoSpace; kIo; with keys what KeyRing::Open says, and kInvalidArgument keys for sessions
-  ///         that are not encrypted, or none for some that are
+  ///         kNoSpace; kIo; with keys what KeyRing::Open says, and kInvalidArgument keys for
+  ///         sessions that are not encrypted, or none for some that are
   static Result<std::unique_ptr<SessionStore>> Open(Files& files,
                                                     const SessionStoreOptions& options);
   /// New keys for a directory of sessions that no process has open; none there is no error. What a

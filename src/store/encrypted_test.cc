@@ -209,10 +209,10 @@ TEST(EncryptedBlocks, AKillInTheMiddleOfARotationLeavesOneOfTheKeys) {
     EXPECT_EQ((*store)->stats().damaged, 0);
   }
   // Asked again it goes on.
-  const auto files = MakeFiles();
-  ASSERT_TRUE(files);
   const uint8_t end = now + 1;
   for (int call = 0; call < 2; ++call) {
+    const auto files = MakeFiles();
+    ASSERT_TRUE(files);
     const auto rotated =
         tier::RotateKeys(**files, TestOptions(directory).directory,
                          {.keys = TestKey(now), .new_keys = TestKey(end)}, SystemClock());

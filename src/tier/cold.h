@@ -75,7 +75,8 @@ class ColdStore final : public Store {
   std::vector<PublisherId> publishers() const;
   /// What a publisher stores from now on is in segments of a higher generation than this.
   uint64_t CloseSegment(const PublisherId& publisher);
-  /// The lowest generation of segments that have something of a publisher; the highest number: none.
+  /// The lowest generation of segments that have something of a publisher; none: the highest
+  /// number.
   uint64_t OldestGenerationOf(const PublisherId& publisher) const;
 
  private:

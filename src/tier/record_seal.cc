@@ -97,8 +97,8 @@ Result<SealedRecord> Disguise(const keys::KeyRing& keys, const RecordIdentity& i
   SealedRecord sealed;
   QUIRE_ASSIGN(sealed.layout, RecordLayout::Create(layout.token_count(), std::move(sections)));
   sealed.tokens = TokensOf(keys, identity);
-  // A first block names its root, which a store gives back. Of others the parent is in the digest of
-  // their tokens, and a header does not say which block follows which.
+  // A first block names its root, which a store gives back. Of others the parent is in the digest
+  // of their tokens, and a header does not say which block follows which.
   const bool names_root = identity.block_index == 0 && identity.parent != Digest{};
   sealed.identity = {
       .key = keys.NameOf(identity.key),

@@ -1,5 +1,5 @@
-// Records of an encrypted store: what their headers say instead of what they are, and their sections
-// sealed. docs/encryption.md describes both.
+// Records of an encrypted store: what their headers say instead of what they are, and their
+// sections sealed. docs/encryption.md describes both.
 #ifndef QUIRE_TIER_RECORD_SEAL_H_
 #define QUIRE_TIER_RECORD_SEAL_H_
 
@@ -38,8 +38,8 @@ uint64_t SealedBytesMax(uint64_t record_bytes);
 /// The longest record that surely fits, sealed, where sealed ones may have so many bytes.
 uint64_t UnsealedBytesMin(uint64_t sealed_bytes);
 
-/// Seals the sections of one record. Each has a key of its own, from the data key and random bytes, so
-/// no nonce is ever used twice, whatever a crash, a copy or a reused segment brings back.
+/// Seals the sections of one record. Each record has a key of its own, from the data key and random
+/// bytes, so no nonce is ever used twice, whatever a crash, a copy or a reused segment brings back.
 ///
 /// Threads: one at a time
 class RecordSealer {

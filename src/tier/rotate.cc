@@ -32,7 +32,7 @@ Result<RotateReport> RotateKeys(Files& files, const std::string& directory,
     opened = std::move(again);
     report.rewrapped = false;
   }
-  QUIRE_TRY(opened);
+  if (!opened) return std::unexpected(std::move(opened).error());
   SealedStore& store = **opened;
   if (report.rewrapped) QUIRE_TRY(store.keys().Rewrap(options.new_keys));
   if (options.renews_data_keys) {

@@ -25,9 +25,10 @@ struct RotateReport {
   uint64_t keys_old = 0;  // of these: they go when nothing that they sealed is left
 };
 
-/// What a crash leaves has the old keys or the new ones; asked again, it goes on. A store whose keys
-/// the new key wraps already stays so.
+/// What a crash leaves has the old keys or the new ones; asked again, it goes on. A store whose
+/// keys the new key wraps already stays so.
 ///
+/// `files`: of no other store before.
 /// Errors: kInvalidArgument neither opens it, or nothing is to be done; kNotFound no store there;
 ///         kBusy a process has it open; kNoSpace; kIo
 Result<RotateReport> RotateKeys(Files& files, const std::string& directory,

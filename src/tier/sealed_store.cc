@@ -8,9 +8,9 @@
 namespace quire::tier {
 namespace {
 
-constexpr uint64_t kOwnTag = ~uint64_t{0};  // of requests of this store's own
 constexpr uint64_t kSaveRetryUs = 1'000'000;
 constexpr uint64_t kRetireUs = 10'000'000;
+constexpr uint64_t kFinishWaitUs = 1000;
 
 }  // namespace
 
@@ -35,7 +35,10 @@ void SealedStore::FinishErasures() {
   for (const PublisherId& name : cold_->publishers()) {
     if (keys_.Has(name)) continue;
     LogInfo("store: an erasure that a crash cut off is finished");
-    cold_->Erase(name, cold_->EpochOf(name) + 1, kOwnTag);
+    // Nothing else is under way yet, so what ends is this.
+    std::vector<StoreCompletion> ended;
+    cold_->Erase(name, cold_->EpochOf(name) + 1, /*tag=*/0);
+    while (ended.empty()) cold_->Tick(ended, kFinishWaitUs);
   }
 }
 
@@ -167,7 +170,6 @@ void SealedStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
         failed_.erase(end.tag) > 0 || (flushes_.erase(end.tag) > 0 && !keys_.is_saved());
     if (unsaved && end.outcome == StoreOutcome::kOk) end.outcome = StoreOutcome::kIo;
   }
-  std::erase_if(done, [](const StoreCompletion& end) { return end.tag == kOwnTag; });
 }
 
 PublisherUsage SealedStore::UsageOf(const PublisherId& publisher) const {

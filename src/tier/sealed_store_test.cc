@@ -103,6 +103,16 @@ TEST_F(SealedStoreTest, WhatIsWrittenIsFoundAndReadAgain) {
   for (uint64_t i = 10; i < 15; ++i) EXPECT_EQ(Load(Record(i, "anna")).outcome, kOk);
 }
 
+TEST_F(SealedStoreTest, EveryTagIsTheCallers) {
+  Open();
+  for (const uint64_t tag : {uint64_t{0}, ~uint64_t{0}}) {
+    Put(Record(tag % 3), tag);
+    EXPECT_EQ(WaitOne().tag, tag);
+    store_->Flush(tag);
+    EXPECT_EQ(WaitOne().tag, tag);
+  }
+}
+
 TEST_F(SealedStoreTest, NothingOnTheDiskSaysWhatItIsOrOpensIt) {
   Open();
   PutAll(0, 3);

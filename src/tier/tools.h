@@ -50,10 +50,9 @@ Result<StoreReport> VerifyStore(Files& files, const std::string& directory);
 Result<StoreReport> VerifyStoreBeside(Files& files, const std::string& directory,
                                       const std::function<void()>& pause);
 
-/// Verifies, takes out what is damaged, makes the epochs and copies of keys anew, and the catalogue with the next
-/// opening. Where both
-/// copies of the epochs are damaged everything of named tenants is overwritten: it is unknown what
-/// of it was erased.
+/// Verifies, takes out what is damaged, makes the epochs and copies of keys anew, and the catalogue
+/// with the next opening. Where both copies of the epochs are damaged everything of named
+/// tenants is overwritten: it is unknown what of it was erased.
 ///
 /// Errors: as VerifyStore; kUnsupported it has records of another version
 Result<StoreReport> RepairStore(Files& files, const std::string& directory);
