@@ -139,6 +139,12 @@ nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::
           {"logits_digest", ToHex(response.logits_digest)}};
 }
 
+/// Null: there are no ranks.
+const ranks::LeaderCache* LeaderOf(Runtime& runtime) {
+  SequenceRanks* const ranks = runtime.sequence_ranks();
+  return ranks == nullptr ? nullptr : ranks->leader();
+}
+
 /// `digests`: of every run, in order.
 Result<void> PrintReport(const GenerateFlags& flags, Runtime& runtime, const serve::Response& last,
                          const nlohmann::ordered_json& digests) {
@@ -156,6 +162,12 @@ Result<void> PrintReport(const GenerateFlags& flags, Runtime& runtime, const ser
       report["store"] = nlohmann::ordered_json::parse(ToJson(runtime.store()->stats()));
     }
     report["tenant"] = nlohmann::ordered_json::parse(ToJson(tenant));
+  }
+  if (const ranks::LeaderCache* leader = LeaderOf(runtime)) {
+    report["ranks"] = {{"mode", flags.runtime.ranks.mode},
+                       {"count", leader->ranks()},
+                       {"sent_bytes", leader->traffic().sent_bytes},
+                       {"received_bytes", leader->traffic().received_bytes}};
   }
   PrintJson(report);
   return {};
@@ -177,14 +189,29 @@ Result<void> PrintSummary(const GenerateFlags& flags, Runtime& runtime,
   return {};
 }
 
-Result<int> Generate(const GenerateFlags& flags) {
+/// Errors: kUnsupported names a flag that ranks cannot honour
+Result<void> CheckWithRanks(const GenerateFlags& flags) {
+  if (flags.keep.keeps_all()) return {};
+  return Fail(ErrorCode::kUnsupported,
+              "--keep, --keep-blocks: not possible with --ranks; leave one of them out");
+}
+
+/// `ranks`: null: there are none.
+Result<int> Generate(const GenerateFlags& flags, RankProcess* ranks) {
+  if (ranks != nullptr) QUIRE_TRY(CheckWithRanks(flags));
   QUIRE_ASSIGN(const auto chat, ChatOf(flags));
   QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));
   if (!generation.ignored.empty()) {
     LogWarn("{}/generation_config.json: not applied: {}", flags.runtime.model,
             fmt::join(generation.ignored, ", "));
   }
-  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime));
+  QUIRE_ASSIGN(const auto runtime,
+               Runtime::Load(flags.runtime, EngineOptionsOf(flags.runtime), ranks));
+  if (ranks != nullptr && runtime->sequence_ranks()->leader() == nullptr) {
+    QUIRE_TRY(runtime->sequence_ranks()->Follow());
+    runtime->FlushStore();
+    return kOk;
+  }
   QUIRE_ASSIGN(auto prompt, PromptOf(flags, *runtime, chat));
   const size_t vocab = runtime->model().config().vocab;
 
@@ -233,6 +260,7 @@ Result<int> Generate(const GenerateFlags& flags) {
     digests.push_back(ToHex(last.logits_digest));
   }
 
+  if (ranks != nullptr) QUIRE_TRY(runtime->sequence_ranks()->leader()->Stop());
   runtime->FlushStore();
   if (!flags.logits_out.empty()) {
     QUIRE_TRY(WriteNpy(flags.logits_out, logits, logits.size() / vocab, vocab));
@@ -247,8 +275,16 @@ int RunGenerate(GenerateFlags& flags) {
   if (!flags.keep_by.empty()) flags.keep.by = *serve::KeepByOf(flags.keep_by);  // it was checked
   if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
   if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
-  const auto code = Generate(flags);
-  return code ? *code : Report("generate", code.error());
+  std::unique_ptr<RankProcess> ranks;
+  if (!flags.runtime.ranks.mode.empty()) {
+    auto started = RankProcess::Start(flags.runtime.ranks);
+    if (!started) return Report("generate", started.error());
+    ranks = *std::move(started);
+  }
+  const auto code = Generate(flags, ranks.get());
+  const int exit_code = code ? *code : Report("generate", code.error());
+  if (ranks != nullptr) ranks->End(exit_code, code ? nullptr : &code.error());
+  return exit_code;
 }
 
 }  // namespace
@@ -257,6 +293,7 @@ void AddGenerate(Command& program) {
   auto flags = std::make_shared<GenerateFlags>();
   Command command = program.AddCommand("generate", "Continues a prompt");
   AddRuntimeFlags(command, flags->runtime);
+  AddRanksFlags(command, flags->runtime.ranks);
   command.AddOneOf(
       "prompt", "What to continue (exactly one)",
       {{.name = "--prompt", .value = &flags->prompt, .help = "Text"},

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <ctime>
+#include <filesystem>
 #include <thread>
 
 #include "apps/quire/output.h"
@@ -241,6 +242,24 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
   AddDeviceFlags(command, flags.device);
 }
 
+namespace {
+
+/// Errors: kUnsupported names a flag that ranks cannot honour
+Result<void> CheckFlagsWithRanks(const RuntimeFlags& flags) {
+  const auto refuse = [](std::string_view flag) {
+    return Fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: not possible with --ranks {}; leave one of them out", flag, "sequence"));
+  };
+  if (flags.device.device != "cpu") return refuse("--device");
+  if (flags.resident_tokens > 0) return refuse("--resident-tokens");
+  if (!flags.remote.empty()) return refuse("--remote");
+  if (!flags.adapters.empty()) return refuse("--adapter");
+  return {};
+}
+
+}  // namespace
+
 Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {
   constexpr uint64_t kTokenizerBytesMax = uint64_t{1} << 30;
   std::string tokenizer;
@@ -265,8 +284,10 @@ Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
-                                               const serve::EngineOptions& engine) {
+                                               const serve::EngineOptions& engine,
+                                               RankProcess* ranks) {
   auto runtime = std::unique_ptr<Runtime>(new Runtime());
+  if (ranks != nullptr) QUIRE_TRY(CheckFlagsWithRanks(flags));
   QUIRE_ASSIGN(runtime->device_, OpenDevice(flags.device));
   if (runtime->device_ != nullptr) {
     runtime->attention_ = runtime->device_->MakeAttention();
@@ -290,12 +311,26 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   QUIRE_ASSIGN(auto options, CacheOptionsOf(flags, *runtime->model_, runtime->device_.get()));
   if (flags.codec_fallback) options.fallback_kernels = runtime->attention_.get();
   options.clock = &SystemClock();
+  const Geometry geometry = options.geometry;
+  std::string store_directory = flags.store;
+  if (ranks != nullptr) {
+    QUIRE_ASSIGN(const ranks::LaneShare share, SequenceRanks::ShareOf(ranks->group()));
+    options.geometry = share.GeometryOf(geometry);
+    if (!flags.store.empty()) {
+      std::error_code failed;
+      std::filesystem::create_directories(flags.store, failed);
+      if (failed) {
+        return Fail(ErrorCode::kIo, fmt::format("{}: {}", flags.store, failed.message()));
+      }
+      store_directory += fmt::format("/rank-{}", share.rank());
+    }
+  }
   runtime->identity_.domain.name = "local";
   QUIRE_ASSIGN(const uint64_t warm_bytes, ParseBytes(flags.warm_bytes));
   if (!flags.store.empty() || warm_bytes > 0 || !flags.remote.empty()) {
     QUIRE_ASSIGN(const uint64_t bytes_cap, ParseBytes(flags.store_bytes));
     const bool all = flags.remote_writes == "all";
-    DiskStoreOptions store = {.directory = flags.store,
+    DiskStoreOptions store = {.directory = store_directory,
                               .bytes_cap = bytes_cap,
                               .warm_bytes = warm_bytes,
                               .remote = flags.remote,
@@ -316,11 +351,25 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
     QUIRE_TRY(runtime->OpenSessions(flags));
     engine_options.sessions = runtime->sessions_.get();
   }
+  ranks::LeaderCache* leader = nullptr;
+  if (ranks != nullptr) {
+    QUIRE_ASSIGN(runtime->sequence_ranks_, SequenceRanks::Join({.group = ranks->group(),
+                                                                .cache = runtime->cache(),
+                                                                .model = *runtime->model_,
+                                                                .attention = *runtime->attention_,
+                                                                .executor = *runtime->executor_,
+                                                                .identity = runtime->identity_,
+                                                                .geometry = geometry,
+                                                                .loads = flags.load != "never"}));
+    leader = runtime->sequence_ranks_->leader();
+  }
+  Cache& cache = leader != nullptr ? *leader : runtime->cache();
   QUIRE_ASSIGN(runtime->engine_, serve::Engine::Create({.model = *runtime->model_,
-                                                        .cache = runtime->cache(),
+                                                        .cache = cache,
                                                         .attention = *runtime->attention_,
                                                         .executor = *runtime->executor_,
-                                                        .clock = SystemClock()},
+                                                        .clock = SystemClock(),
+                                                        .steps = leader},
                                                        runtime->identity_, engine_options));
   QUIRE_TRY(runtime->LoadAdapters(flags));
   return runtime;

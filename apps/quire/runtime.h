@@ -10,6 +10,7 @@
 
 #include "apps/quire/command.h"
 #include "apps/quire/device.h"
+#include "apps/quire/ranks.h"
 #include "model/model.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
@@ -50,6 +51,7 @@ struct RuntimeFlags {
   uint32_t threads = 0;  // 0: one per core
   std::string compute;   // "f32", or empty for the file's precision
   DeviceFlags device;
+  RanksFlags ranks;
   bool announce = false;       // CacheOptions::announce
   bool codec_fallback = true;  // a codec that cannot be used here gives way to one that can
 };
@@ -85,9 +87,11 @@ class Runtime {
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags) {
     return Load(flags, EngineOptionsOf(flags));
   }
-  /// The same with another engine on it.
+  /// The same with another engine on it. `ranks`: those that it computes with, which must outlive
+  /// it; null: none.
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags,
-                                               const serve::EngineOptions& engine);
+                                               const serve::EngineOptions& engine,
+                                               RankProcess* ranks = nullptr);
 
   /// Null: the processor.
   const cuda::Backend* device() const { return device_.get(); }
@@ -108,6 +112,8 @@ class Runtime {
   /// Returns when what was published is durable: a normal exit loses nothing. Where the disk does
   /// not take it the answers stand all the same, so it warns.
   void FlushStore();
+  /// Null: there are no ranks.
+  SequenceRanks* sequence_ranks() { return sequence_ranks_.get(); }
   /// Null: sessions end with the process.
   serve::SessionStore* sessions() { return sessions_.get(); }
 
@@ -124,6 +130,7 @@ class Runtime {
   Identity identity_{};
   std::unique_ptr<DiskStore> store_;  // null: none
   std::unique_ptr<Registry> registry_;
+  std::unique_ptr<SequenceRanks> sequence_ranks_;  // null: none
   std::unique_ptr<Files> session_files_;
   std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;
