@@ -157,12 +157,7 @@ Result<void> PrintReport(const GenerateFlags& flags, Runtime& runtime, const ser
     }
     report["tenant"] = nlohmann::ordered_json::parse(ToJson(tenant));
   }
-  if (PipelineRank* const pipeline = runtime.pipeline()) {
-    report["ranks"] = {{"mode", flags.runtime.ranks.mode},
-                       {"count", pipeline->leader()->stages()},
-                       {"layers", runtime.model().layers().count},
-                       {"weight_bytes", runtime.model().weight_bytes()}};
-  }
+  if (runtime.rank() != nullptr) report["ranks"] = runtime.rank()->Describe();
   PrintJson(report);
   return {};
 }
@@ -201,8 +196,9 @@ Result<int> Generate(const GenerateFlags& flags, ranks::Group* group) {
   }
   QUIRE_ASSIGN(const auto runtime,
                Runtime::Load(flags.runtime, EngineOptionsOf(flags.runtime), group));
-  if (group != nullptr && runtime->pipeline()->leader() == nullptr) {
-    QUIRE_TRY(runtime->pipeline()->Follow());
+  if (group != nullptr && !runtime->rank()->leads()) {
+    QUIRE_TRY(runtime->rank()->Follow());
+    runtime->FlushStore();
     return kOk;
   }
   QUIRE_ASSIGN(auto prompt, PromptOf(flags, *runtime, chat));
@@ -253,7 +249,7 @@ Result<int> Generate(const GenerateFlags& flags, ranks::Group* group) {
     digests.push_back(ToHex(last.logits_digest));
   }
 
-  if (group != nullptr) QUIRE_TRY(runtime->pipeline()->leader()->Stop());
+  if (group != nullptr) QUIRE_TRY(runtime->rank()->Stop());
   runtime->FlushStore();
   if (!flags.logits_out.empty()) {
     QUIRE_TRY(WriteNpy(flags.logits_out, logits, logits.size() / vocab, vocab));

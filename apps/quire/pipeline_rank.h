@@ -4,8 +4,10 @@
 
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "apps/quire/ranks.h"
 #include "model/model.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
@@ -19,7 +21,7 @@
 
 namespace quire::app {
 
-class PipelineRank {
+class PipelineRank final : public Rank {
  public:
   struct Components {
     ranks::Group& group;
@@ -36,16 +38,17 @@ class PipelineRank {
   static Result<std::unique_ptr<PipelineRank>> Join(const Components& components,
                                                     Identity& identity);
 
-  /// Null: this rank follows.
-  ranks::pipeline::Leader* leader() { return leader_.get(); }
-  /// Of the leader.
-  Cache& cache() { return *cache_; }
-  /// Does what rank 0 says, until it stops.
-  Result<void> Follow() { return stage_->Serve(ring_); }
+  bool leads() const override { return leader_ != nullptr; }
+  Result<void> Follow() override { return stage_->Serve(ring_); }
+  Cache& cache() override { return *cache_; }
+  model::StepFlow* flow() override { return leader_.get(); }
+  Result<void> Stop() override { return leader_->Stop(); }
+  nlohmann::ordered_json Describe() const override;
 
  private:
-  explicit PipelineRank(ranks::Group& group);
+  PipelineRank(ranks::Group& group, const model::Model& model);
 
+  const model::Model& model_;
   ranks::pipeline::Ring ring_;
   std::unique_ptr<ranks::pipeline::Stage> stage_;          // of those that follow
   std::unique_ptr<ranks::pipeline::Leader> leader_;        // of rank 0

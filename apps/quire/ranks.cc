@@ -23,11 +23,12 @@ void AddRanksFlags(Command& command, RanksFlags& flags) {
   command.Add({.name = "--ranks",
                .value = &flags.mode,
                .help = "The processes that mpirun started compute together (docs/ranks.md); "
-                       "pipeline: each has some of the layers",
-               .check = OneOf{"pipeline"}});
+                       "sequence: each holds a share of every context; pipeline: each has some of "
+                       "the layers",
+               .check = OneOf{"sequence", "pipeline"}});
   command.Add({.name = "--rank-threads",
                .value = &flags.threads,
-               .help = "With --ranks pipeline: so many ranks, as threads of this process instead "
+               .help = "With --ranks: so many ranks, as threads of this process instead "
                        "of those that mpirun started",
                .check = Between<uint32_t>{1, ranks::kRanksMax}});
   command.Add({.name = "--ranks-deadline",

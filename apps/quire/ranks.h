@@ -5,10 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "apps/quire/command.h"
+#include "model/step_flow.h"
+#include "model/step_runner.h"
+#include "quire/cache.h"
 #include "ranks/group.h"
 #include "ranks/mpi_ranks.h"
 
@@ -41,6 +45,27 @@ class RankProcess {
 
   const std::unique_ptr<ranks::MpiRanks> mpi_;
   ranks::Group group_;
+};
+
+/// What a runtime has besides where ranks compute together.
+class Rank {
+ public:
+  virtual ~Rank() = default;
+  /// Rank 0 leads: it has requests. The others follow.
+  virtual bool leads() const = 0;
+  /// Does what rank 0 says, until it has no more to say.
+  virtual Result<void> Follow() = 0;
+
+  // Of the rank that leads.
+  /// Its sequences are those of all ranks.
+  virtual Cache& cache() = 0;
+  /// What takes the steps of an engine: one of the two.
+  virtual model::StepRunner* steps() { return nullptr; }
+  virtual model::StepFlow* flow() { return nullptr; }
+  /// The others return from Follow.
+  virtual Result<void> Stop() = 0;
+  /// For reports: how many ranks there are, and what this one has.
+  virtual nlohmann::ordered_json Describe() const = 0;
 };
 
 /// Runs a command as the ranks that the flags ask for: `run` gets the group of its rank, or null

@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "apps/quire/output.h"
+#include "apps/quire/pipeline_rank.h"
+#include "apps/quire/sequence_ranks.h"
 #include "base/log.h"
 #include "env/clock.h"
 #include "env/file.h"
@@ -269,6 +271,8 @@ Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {
 
 namespace {
 
+bool IsPipeline(const RuntimeFlags& flags) { return flags.ranks.mode == "pipeline"; }
+
 /// Errors: kUnsupported names a flag that ranks cannot honour
 Result<void> CheckFlagsWithRanks(const RuntimeFlags& flags) {
   const auto refuse = [&](std::string_view flag) {
@@ -316,27 +320,39 @@ Result<void> Runtime::LoadModel(const RuntimeFlags& flags, const ranks::Group* g
       .window = flags.window,
       .progress = [&bar](uint64_t done, uint64_t total) { bar.Update(done, total); },
       .operators = device_ == nullptr ? model::OperatorsFactory() : device_->operators()};
-  if (group != nullptr) {
+  if (group != nullptr && group->rank() > 0) options.progress = {};
+  if (group != nullptr && IsPipeline(flags)) {
     options.stage = group->rank();
     options.stages = group->size();
-    if (group->rank() > 0) options.progress = {};
   }
   QUIRE_ASSIGN(model_, model::Model::Load(flags.model, options));
   bar.Clear();
   return {};
 }
 
-Result<void> Runtime::JoinPipeline(const RuntimeFlags& flags, ranks::Group& group) {
-  QUIRE_ASSIGN(pipeline_,
-               PipelineRank::Join({.group = group,
-                                   .model = *model_,
-                                   .cache = cache(),
-                                   .attention = *attention_,
-                                   .executor = *executor_,
-                                   .loads = flags.load != "never",
-                                   .settings = SettingsOf(*model_, cache().options(), flags),
-                                   .flush = [this] { FlushStore(); }},
-                                  identity_));
+Result<void> Runtime::JoinRanks(const RuntimeFlags& flags, ranks::Group& group) {
+  const bool loads = flags.load != "never";
+  if (IsPipeline(flags)) {
+    QUIRE_ASSIGN(rank_,
+                 PipelineRank::Join({.group = group,
+                                     .model = *model_,
+                                     .cache = cache(),
+                                     .attention = *attention_,
+                                     .executor = *executor_,
+                                     .loads = loads,
+                                     .settings = SettingsOf(*model_, cache().options(), flags),
+                                     .flush = [this] { FlushStore(); }},
+                                    identity_));
+    return {};
+  }
+  QUIRE_ASSIGN(rank_, SequenceRanks::Join({.group = group,
+                                           .cache = cache(),
+                                           .model = *model_,
+                                           .attention = *attention_,
+                                           .executor = *executor_,
+                                           .identity = identity_,
+                                           .geometry = model::GeometryOf(model_->config()),
+                                           .loads = loads}));
   return {};
 }
 
@@ -359,6 +375,10 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   QUIRE_ASSIGN(auto options, CacheOptionsOf(flags, *runtime->model_, runtime->device_.get()));
   if (flags.codec_fallback) options.fallback_kernels = runtime->attention_.get();
   options.clock = &SystemClock();
+  if (group != nullptr && !IsPipeline(flags)) {
+    QUIRE_ASSIGN(const ranks::LaneShare share, SequenceRanks::ShareOf(*group));
+    options.geometry = share.GeometryOf(options.geometry);
+  }
   runtime->identity_.domain.name = "local";
   QUIRE_ASSIGN(const uint64_t warm_bytes, ParseBytes(flags.warm_bytes));
   if (!flags.store.empty() || warm_bytes > 0 || !flags.remote.empty()) {
@@ -386,8 +406,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   runtime->identity_.position_encoding = runtime->model_->position_encoding();
   serve::EngineOptions engine_options = engine;
   if (group != nullptr) {
-    QUIRE_TRY(runtime->JoinPipeline(flags, *group));
-    if (runtime->pipeline_->leader() == nullptr) return runtime;
+    QUIRE_TRY(runtime->JoinRanks(flags, *group));
+    if (!runtime->rank_->leads()) return runtime;
     // Ranks load before they open a sequence, and have room for steps of so many tokens.
     engine_options.load = serve::LoadPolicy::kNever;
     engine_options.chunk_tokens_max = engine_options.chunk_tokens_min;
@@ -396,15 +416,17 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
     QUIRE_TRY(runtime->OpenSessions(flags));
     engine_options.sessions = runtime->sessions_.get();
   }
-  model::StepFlow* const leader = group == nullptr ? nullptr : runtime->pipeline_->leader();
-  Cache& cache = leader == nullptr ? runtime->cache() : runtime->pipeline_->cache();
-  QUIRE_ASSIGN(runtime->engine_, serve::Engine::Create({.model = *runtime->model_,
-                                                        .cache = cache,
-                                                        .attention = *runtime->attention_,
-                                                        .executor = *runtime->executor_,
-                                                        .clock = SystemClock(),
-                                                        .flow = leader},
-                                                       runtime->identity_, engine_options));
+  Rank* const rank = runtime->rank();
+  Cache& cache = rank == nullptr ? runtime->cache() : rank->cache();
+  QUIRE_ASSIGN(runtime->engine_,
+               serve::Engine::Create({.model = *runtime->model_,
+                                      .cache = cache,
+                                      .attention = *runtime->attention_,
+                                      .executor = *runtime->executor_,
+                                      .clock = SystemClock(),
+                                      .steps = rank == nullptr ? nullptr : rank->steps(),
+                                      .flow = rank == nullptr ? nullptr : rank->flow()},
+                                     runtime->identity_, engine_options));
   QUIRE_TRY(runtime->LoadAdapters(flags));
   return runtime;
 }

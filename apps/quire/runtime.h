@@ -10,7 +10,6 @@
 
 #include "apps/quire/command.h"
 #include "apps/quire/device.h"
-#include "apps/quire/pipeline_rank.h"
 #include "apps/quire/ranks.h"
 #include "model/model.h"
 #include "quire/attention.h"
@@ -115,14 +114,14 @@ class Runtime {
   /// not take it the answers stand all the same, so it warns.
   void FlushStore();
   /// Null: there are no ranks.
-  PipelineRank* pipeline() { return pipeline_.get(); }
+  Rank* rank() { return rank_.get(); }
   /// Null: sessions end with the process.
   serve::SessionStore* sessions() { return sessions_.get(); }
 
  private:
   Runtime() = default;
   Result<void> LoadModel(const RuntimeFlags& flags, const ranks::Group* group);
-  Result<void> JoinPipeline(const RuntimeFlags& flags, ranks::Group& group);
+  Result<void> JoinRanks(const RuntimeFlags& flags, ranks::Group& group);
   Result<void> OpenSessions(const RuntimeFlags& flags);
   Result<void> LoadAdapters(const RuntimeFlags& flags);
 
@@ -134,7 +133,7 @@ class Runtime {
   Identity identity_{};
   std::unique_ptr<DiskStore> store_;  // null: none
   std::unique_ptr<Registry> registry_;
-  std::unique_ptr<PipelineRank> pipeline_;  // null: there are no ranks
+  std::unique_ptr<Rank> rank_;  // null: there are no ranks
   std::unique_ptr<Files> session_files_;
   std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;

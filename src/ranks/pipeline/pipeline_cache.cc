@@ -64,12 +64,17 @@ std::unexpected<Error> PipelineSequence::Refuse(std::string_view what) {
                           what));
 }
 
+std::unexpected<Error> PipelineCache::Refuse(std::string_view what) {
+  return Fail(
+      ErrorCode::kUnsupported,
+      fmt::format("cache: {} are not possible in a pipeline of ranks; use one process", what));
+}
+
 // Once a rank has less than another, all of them look again at no more than that: a rank whose
 // layers have windows may not be able to go on from there, and then has still less.
 Result<Plan> PipelineCache::Acquire(const AcquireRequest& request) {
   if (request.tenant != kDefaultTenant) {
-    return Fail(ErrorCode::kUnsupported,
-                "acquire: a pipeline of ranks has the default tenant alone");
+    return Refuse("tenants");
   }
   const bool opens = request.open_as != nullptr;
   std::optional<MissReason> reason;
@@ -98,9 +103,7 @@ Result<Plan> PipelineCache::Acquire(const AcquireRequest& request) {
 
 Result<std::unique_ptr<Sequence>> PipelineCache::Open(Plan plan, const SequenceOptions& options) {
   if (options.contiguous || options.resident_tokens > 0) {
-    return Fail(ErrorCode::kUnsupported,
-                "open: sequences of a pipeline are neither contiguous nor streamed; use one "
-                "process for that");
+    return Refuse("contiguous and streamed sequences");
   }
   const uint64_t prompt_tokens = plan.resident_tokens() + plan.missing_tokens();
   const uint64_t found = plan.resident_tokens();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -68,9 +69,10 @@ class PipelineSequence final : public Sequence {
   Leader& leader_;
 };
 
-/// Finds what all ranks have, and opens sequences on all of them or on none. The rest is rank 0's
-/// own: statistics count its bytes. What its store has is loaded, where the ranks load, before
-/// Acquire returns: its plans have nothing left to load.
+/// Finds what all ranks have, and opens sequences on all of them or on none. What a rank's store has
+/// is loaded, where ranks load, before Acquire returns. Statistics, Entries, Evict, Trim, Resize and
+/// Verify are those of rank 0. kUnsupported, because the other ranks would not hear of it: tenants,
+/// erasing, pins, Load, Prefetch and Demote.
 ///
 /// Threads:  one, that of the leader
 /// Lifetime: `own` and the leader must outlive it, and it its sequences
@@ -87,7 +89,19 @@ class PipelineCache final : public registry::ForwardingCache {
   ///         is lost
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
 
+  Result<TenantId> AddTenant(const TenantOptions&) override { return Refuse("tenants"); }
+  Result<EraseReport> Erase(TenantId) override { return Refuse("erasing"); }
+  Result<void> RemoveTenant(TenantId) override { return Refuse("tenants"); }
+  Result<void> SetLimits(TenantId, uint64_t, uint64_t) override { return Refuse("limits"); }
+  Result<uint64_t> Pin(const AcquireRequest&, uint64_t) override { return Refuse("pins"); }
+  Result<void> Unpin(const AcquireRequest&) override { return Refuse("pins"); }
+  Result<Ticket> Load(Plan, const LoadOptions&) override { return Refuse("loads of their own"); }
+  Result<uint64_t> Prefetch(const AcquireRequest&) override { return Refuse("prefetches"); }
+  Result<uint64_t> Demote(const AcquireRequest&) override { return Refuse("demotions"); }
+
  private:
+  static std::unexpected<Error> Refuse(std::string_view what);
+
   Leader& leader_;
   uint64_t last_number_ = 0;  // of a sequence
 };

@@ -286,6 +286,10 @@ TEST(Pipeline, RefusesWhatItsSequencesCannotDo) {
         EXPECT_EQ(
             code(cache.Acquire({.tenant = TenantId(3), .identity = &identity, .tokens = tokens})),
             ErrorCode::kUnsupported);
+        EXPECT_EQ(code(cache.Erase(kDefaultTenant)), ErrorCode::kUnsupported);
+        EXPECT_EQ(code(cache.AddTenant({.name = "other"})), ErrorCode::kUnsupported);
+        EXPECT_EQ(code(cache.Pin({.identity = &identity, .tokens = tokens}, 0)),
+                  ErrorCode::kUnsupported);
         QUIRE_ASSIGN(const auto sequence, open({}));
         const model::StepItem item = {.sequence = sequence.get(), .tokens = tokens};
         QUIRE_TRY(leader.Begin({&item, 1}));
