@@ -60,7 +60,7 @@ IN_PLACE = {
         bos_token_id=1, eos_token_id=None, pad_token_id=0),
     "MPT": lambda: make(
         "Mpt", vocab_size=500, d_model=96, n_layers=2, n_heads=6, expansion_ratio=2,
-        max_seq_len=512, bos_token_id=1, eos_token_id=None, pad_token_id=0),
+        max_seq_len=512, use_cache=True, bos_token_id=1, eos_token_id=None, pad_token_id=0),
 }
 COPIES = {  # their layers attend by themselves
     "DiffLlama": lambda: make("DiffLlama", **TINY),
@@ -122,6 +122,15 @@ def test_other_sinks_are_another_model():
             assert torch.equal(generate(model, ids, cache=cache.for_prompt(ids)),
                                generate(model, ids))
             assert cache.stats()["hit_tokens"] == hits
+
+
+@pytest.mark.parametrize("name", ["MPT", "GPT-OSS, sinks", "GPT-J"])
+def test_generate_without_its_cache_is_refused(name):
+    model, ids = WORK[name](), prompt(40)
+    with attach(model, hot_bytes=50_000_000) as cache:
+        with pytest.raises(quire.UnsupportedError, match="use_cache=True"):
+            generate(model, ids, cache=cache.for_prompt(ids), use_cache=False)
+        assert torch.equal(generate(model, ids, cache=cache.for_prompt(ids)), generate(model, ids))
 
 
 def test_bloom_in_half_precision_attends_by_itself():
