@@ -10,7 +10,12 @@ pytest.importorskip("sglang", reason="SGLang is not installed")
 
 import cpu
 import torch
-from sglang.srt.mem_cache.device_pool_info import KVBuffers, MHABufferInfo, MLABufferInfo
+from sglang.srt.mem_cache.device_pool_info import (
+    KVBufferLayout,
+    KVBuffers,
+    MHABufferInfo,
+    MLABufferInfo,
+)
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolName
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKOnlyPoolHost, MHATokenToKVPoolHost
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
@@ -30,7 +35,7 @@ def mha_pool(layout, dtype=torch.float32):
     pointers = torch.tensor([layer.data_ptr() for layer in layers[:LAYERS]])
     info = MHABufferInfo(
         buffers=KVBuffers(k=tuple(layers[:LAYERS]), v=tuple(layers[LAYERS:]),
-                          k_data_ptrs=pointers, v_data_ptrs=pointers),
+                          k_data_ptrs=pointers, v_data_ptrs=pointers, layout=KVBufferLayout.NHD),
         page_size=PAGE, head_num=HEADS, head_dim=WIDTH, v_head_dim=WIDTH, dtype=dtype,
         device=torch.device("cpu"))
     return MHATokenToKVPoolHost(info, 2.0, 0, PAGE, layout, pin_memory=False,

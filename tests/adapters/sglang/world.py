@@ -10,7 +10,7 @@ sys.path.append(str(HERE.parent))  # for the processes that are forked as well
 
 from engine_processes import HANG_S, EngineProcess  # noqa: E402
 
-_WRITTEN_STEP_S = 0.2
+_STEP_S = 0.2
 
 
 def make_model(folder, kind="llama", seed=0):
@@ -22,12 +22,10 @@ def make_model(folder, kind="llama", seed=0):
 class Engine(EngineProcess):
     def flush(self):
         """Empties SGLang's own caches, so that only the store has anything."""
-        self.tell("flush")
-        self.answer()
+        self._until_done("flush")
 
     def update_weights(self, folder):
-        self.tell(("weights", str(folder)))
-        self.answer()
+        self._until_done(("weights", str(folder)))
 
     def ask_until_stored(self, expected, *prompts):
         """Asks until all pages come from the store: SGLang writes them behind its answers. Each
@@ -41,5 +39,15 @@ class Engine(EngineProcess):
             if answer["stored"] == stored:
                 return
             assert time.monotonic() < end_s, answer
-            time.sleep(_WRITTEN_STEP_S)
+            time.sleep(_STEP_S)
             self.flush()
+
+    def _until_done(self, what):
+        """SGLang refuses while it writes pages behind an answer."""
+        end_s = time.monotonic() + HANG_S
+        while True:
+            self.tell(what)
+            if self.answer():
+                return
+            assert time.monotonic() < end_s, what
+            time.sleep(_STEP_S)
