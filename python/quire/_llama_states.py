@@ -1,6 +1,7 @@
 """The state of one sequence in llama.cpp, as bytes: read to the last one into rows for each token, and
 put together again of any prefix's rows."""
 
+import itertools
 import json
 import struct
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _MAGIC = b"QLC1"  # of a stored block
+_STREAMS_MAX = 4096
+_ZEROS = (0, 8)
 
 
 class Rows(NamedTuple):
@@ -24,6 +27,8 @@ class Part(NamedTuple):
 
     keys: list[Rows]
     values: list[Rows]
+    streams: int = 1  # of the context, one of which has the sequence
+    zeros: int = 0  # bytes behind the number of layers, in newer versions
 
     def tensors(self) -> Iterator[Rows]:
         yield from self.keys
@@ -37,7 +42,8 @@ class Layout(NamedTuple):
     parts: list[Part]
 
     def encode(self) -> bytes:
-        return json.dumps([self.head.hex(), self.parts], separators=(",", ":")).encode()
+        parts = [part[:2] if part[2:] == (1, 0) else part for part in self.parts]
+        return json.dumps([self.head.hex(), parts], separators=(",", ":")).encode()
 
     @staticmethod
     def decode(text: bytes) -> "Layout":
@@ -45,10 +51,12 @@ class Layout(NamedTuple):
         try:
             head, parts = json.loads(text)
             layout = Layout(bytes.fromhex(head), [Part([Rows(*rows) for rows in keys],
-                                                         [Rows(*rows) for rows in values])
-                                                   for keys, values in parts])
+                                                         [Rows(*rows) for rows in values],
+                                                         *others)
+                                                   for keys, values, *others in parts])
             tensors = [rows for part in layout.parts for rows in part.tensors()]
-            if tensors and all(rows.row_bytes > 0 and rows.element_bytes >= 0 and
+            if tensors and all(0 < part.streams <= _STREAMS_MAX and part.zeros in _ZEROS
+                               for part in layout.parts) and all(rows.row_bytes > 0 and rows.element_bytes >= 0 and
                                (not rows.element_bytes or rows.row_bytes % rows.element_bytes == 0)
                                for rows in tensors):
                 return layout
@@ -83,17 +91,22 @@ class _Reader:
         return flat.reshape(-1, tokens, rows.element_bytes).transpose(1, 0, 2)
 
 
-def _read_part(reader: _Reader, tokens: int) -> tuple[Part, list[Any]]:
-    streams, cells = reader.take("<II")
-    if streams != 1 or cells != tokens:
+def _read_part(reader: _Reader, tokens: int, zeros: int) -> tuple[Part, list[Any]]:
+    streams, = reader.take("<I")
+    if not 0 < streams <= _STREAMS_MAX:
+        raise ValueError("no streams")
+    left = streams - 1
+    while not (cells := reader.take("<I")[0]) and left:
+        left -= 1
+    if cells != tokens:
         raise ValueError("not one cell for each token")
     for position in range(tokens):
         if reader.take("<iIi")[:2] != (position, 1):  # the third is the sequence
             raise ValueError("cells that are not those of the tokens in their order")
     transposed, layers = reader.take("<II")
-    if transposed > 1 or layers > 65_536:
+    if transposed > 1 or layers > 65_536 or any(reader.take(f"<{zeros}B")):
         raise ValueError("no layers")
-    part, arrays = Part([], []), []
+    part, arrays = Part([], [], streams, zeros), []
     for _ in range(layers):
         kind, row_bytes = reader.take("<iQ")
         part.keys.append(Rows(kind, row_bytes, 0))
@@ -107,16 +120,18 @@ def _read_part(reader: _Reader, tokens: int) -> tuple[Part, list[Any]]:
             rows = Rows(kind, row_bytes, 0)
         part.values.append(rows)
         arrays.append(reader.rows(tokens, rows))
+    if any(reader.take(f"<{left}I")):
+        raise ValueError("several streams with cells")
     return part, arrays
 
 
 def parse(data: Any, tokens: int) -> State:
     """Reads a state of one sequence to its last byte. ValueError: it is not as known."""
-    for head_bytes in (8, 4, 0):
+    for head_bytes, zeros in itertools.product((8, 4, 0), _ZEROS):
         reader, parts, arrays = _Reader(data, head_bytes), [], []
         try:
             while reader.at < len(data):
-                part, of_part = _read_part(reader, tokens)
+                part, of_part = _read_part(reader, tokens, zeros)
                 parts.append(part)
                 arrays += of_part
         except (struct.error, ValueError):
@@ -134,8 +149,8 @@ def build(layout: Layout, rows: list[Any], tokens: int) -> bytes:
     left = iter(rows)
     for part in layout.parts:
         transposed = any(rows.element_bytes for rows in part.values)
-        out += [struct.pack("<II", 1, tokens), cells.tobytes(),
-                struct.pack("<II", transposed, len(part.keys))]
+        out += [struct.pack("<II", part.streams, tokens), cells.tobytes(),
+                struct.pack("<II", transposed, len(part.keys)), bytes(part.zeros)]
         for tensor in part.tensors():
             data = next(left)
             if tensor.element_bytes:
@@ -145,6 +160,7 @@ def build(layout: Layout, rows: list[Any], tokens: int) -> bytes:
             else:
                 out.append(struct.pack("<iQ", tensor.type, tensor.row_bytes))
             out.append(np.ascontiguousarray(data).tobytes())
+        out.append(bytes(4 * (part.streams - 1)))  # the others have no cells
     return b"".join(out)
 
 

@@ -117,8 +117,8 @@ class Owner:
 
 
 def harm(store, how):
-    """Damages the records of a store that nothing has open. bits: of every second record; cut: the
-    file ends in the middle; missing: there are no files."""
+    """Damages the records of a store that nothing has open. bits: of every second record; all: of
+    every one; cut: the file ends in the middle; missing: there are no files."""
     for path in sorted(Path(store).glob("segment-*")):
         data = bytearray(path.read_bytes())
         places = [at for at in range(0, len(data), 4096) if data[at:at + 8] == b"QUIREREC"]
@@ -127,7 +127,7 @@ def harm(store, how):
         elif places and how == "cut":
             os.truncate(path, places[len(places) // 2] + 9000)
         elif places:
-            for at in places[1::2]:
+            for at in places if how == "all" else places[1::2]:
                 data[at + 9000] ^= 1
             path.write_bytes(data)
 

@@ -26,6 +26,7 @@ def main():
     params.slot_save_path = asked.slot_save_path
     params.endpoint_slots = params.endpoint_props = params.no_extra_bufts = True
     params.warmup = False
+    params.cache_ram_mib = 0  # of prompts that left their slots: hits come from the store alone
     server = xllamacpp.Server(params)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     del server

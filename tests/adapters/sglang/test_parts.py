@@ -10,77 +10,17 @@ pytest.importorskip("sglang", reason="SGLang is not installed")
 
 import cpu
 import torch
-from sglang.srt.mem_cache.device_pool_info import (
-    KVBufferLayout,
-    KVBuffers,
-    MHABufferInfo,
-    MLABufferInfo,
-)
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolName
-from sglang.srt.mem_cache.pool_host.mha import MHATokenToKOnlyPoolHost, MHATokenToKVPoolHost
-from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
+from pools import LAYERS, PAGE, TOKENS, config, mha_pool, mla_pool, rows_of, runner
+from sglang.srt.mem_cache.hicache_storage import PoolName
+from sglang.srt.mem_cache.pool_host.mha import MHATokenToKOnlyPoolHost
 
 import quire
 from quire.sglang import QuireHiCacheStorage, _identity
 from quire.store import BlockStore
 
-PAGE, LAYERS, HEADS, WIDTH, LATENT, ROPE = 4, 3, 2, 8, 16, 4
-TOKENS = 64
 KEYS = [f"{number:064x}" for number in range(5)]
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
-
-
-def mha_pool(layout, dtype=torch.float32):
-    layers = [torch.zeros(TOKENS, HEADS, WIDTH, dtype=dtype) for _ in range(2 * LAYERS)]
-    pointers = torch.tensor([layer.data_ptr() for layer in layers[:LAYERS]])
-    info = MHABufferInfo(
-        buffers=KVBuffers(k=tuple(layers[:LAYERS]), v=tuple(layers[LAYERS:]),
-                          k_data_ptrs=pointers, v_data_ptrs=pointers, layout=KVBufferLayout.NHD),
-        page_size=PAGE, head_num=HEADS, head_dim=WIDTH, v_head_dim=WIDTH, dtype=dtype,
-        device=torch.device("cpu"))
-    return MHATokenToKVPoolHost(info, 2.0, 0, PAGE, layout, pin_memory=False,
-                                device_capacity_tokens=TOKENS, start_layer=0, end_layer=LAYERS)
-
-
-def mla_pool(layout):
-    layers = tuple(torch.zeros(TOKENS, 1, LATENT + ROPE) for _ in range(LAYERS))
-    info = MLABufferInfo(
-        buffers=layers, data_ptrs=torch.tensor([layer.data_ptr() for layer in layers]),
-        layer_indices=tuple(range(LAYERS)), device_layer_num=LAYERS, page_size=PAGE,
-        kv_lora_rank=LATENT, qk_rope_head_dim=ROPE, kv_cache_dim=LATENT + ROPE,
-        dtype=torch.float32, device=torch.device("cpu"))
-    return MLATokenToKVPoolHost(info, 2.0, 0, PAGE, layout, pin_memory=False,
-                                device_capacity_tokens=TOKENS, start_layer=0, end_layer=LAYERS,
-                                target_layer_num=LAYERS)
-
-
 POOLS = [*itertools.product([mha_pool], LAYOUTS), *itertools.product([mla_pool], LAYOUTS[:3])]
-
-
-def config(**changes):
-    return HiCacheStorageConfig(**{
-        "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0,
-        "attn_cp_size": 1, "is_mla_model": False, "enable_storage_metrics": False,
-        "is_page_first_layout": False, "model_name": "model"} | changes)
-
-
-ARGS = {"speculative_algorithm": None, "enable_lora": None, "lora_paths": None, "nnodes": 1,
-        "disaggregation_mode": "null", "load_format": "auto", "forward_hooks": None,
-        "download_dir": None, "tp_size": 1, "pp_size": 1, "dp_size": 1}
-MODEL = {"is_multimodal": False, "is_generation": True, "revision": None, "dtype": torch.float32,
-         "quantization": None, "context_len": 64}
-
-
-def runner(folder, **changes):
-    """What the storage asks of SGLang's ModelRunner."""
-    args = dict.fromkeys(_identity._KERNELS) | ARGS
-    return SimpleNamespace(
-        server_args=SimpleNamespace(**{name: changes.get(name, value)
-                                       for name, value in args.items()}),
-        model_config=SimpleNamespace(
-            model_path=str(folder), hf_config=SimpleNamespace(to_dict=lambda: {"layers": LAYERS}),
-            **{name: changes.get(name, value) for name, value in MODEL.items()}),
-        model=torch.nn.Linear(4, 4), device="cpu")
 
 
 @pytest.fixture(name="engine")
@@ -108,18 +48,14 @@ def fill(pool):
     return pool
 
 
-def rows_of(*pages):
-    return torch.cat([torch.arange(page * PAGE, (page + 1) * PAGE) for page in pages])
-
-
 @pytest.mark.parametrize(("make", "layout"), POOLS)
 def test_pages_come_back_where_they_are_wanted_and_touch_no_others(engine, make, layout):
     pool = fill(make(layout))
     storage = engine(pool)
     before = [pool.get_data_page(page * PAGE).clone() for page in range(TOKENS // PAGE)]
-    assert storage.batch_set_v1(KEYS[:3], rows_of(3, 0, 7)) == [True] * 3
+    assert storage.batch_set_v1(KEYS[:3], rows_of([3, 0, 7])) == [True] * 3
     assert storage.batch_exists(KEYS) == 3
-    assert storage.batch_get_v1(KEYS[:4], rows_of(5, 6, 1, 2)) == [True] * 3 + [False]
+    assert storage.batch_get_v1(KEYS[:4], rows_of([5, 6, 1, 2])) == [True] * 3 + [False]
     came_from = {5: 3, 6: 0, 1: 7}
     for page in range(TOKENS // PAGE):
         if page != 2:  # the page that is not there may hold anything
@@ -129,9 +65,9 @@ def test_pages_come_back_where_they_are_wanted_and_touch_no_others(engine, make,
 @pytest.mark.parametrize(("writer", "reader"), itertools.product(LAYOUTS, LAYOUTS))
 def test_only_layouts_with_the_same_bytes_share(engine, writer, reader):
     source, target = fill(mha_pool(writer)), mha_pool(reader)
-    assert engine(source).batch_set_v1(KEYS[:1], rows_of(2)) == [True]
+    assert engine(source).batch_set_v1(KEYS[:1], rows_of([2])) == [True]
     is_same = writer == reader or {writer, reader} == {"layer_first", "page_first_direct"}
-    assert engine(target).batch_get_v1(KEYS[:1], rows_of(4)) == [is_same]
+    assert engine(target).batch_get_v1(KEYS[:1], rows_of([4])) == [is_same]
     if is_same:
         for layer in range(LAYERS):
             assert torch.equal(cpu.rows(target, layer)[:, 4], cpu.rows(source, layer)[:, 2])
@@ -141,7 +77,7 @@ def test_ranks_of_mla_share_and_others_do_not(engine):
     for make, is_mla in ((mha_pool, False), (mla_pool, True)):
         ranks = [engine(fill(make("page_first")), tp_rank=rank, tp_size=2, is_mla_model=is_mla)
                  for rank in (0, 1)]
-        ranks[0].batch_set_v1(KEYS[:1], rows_of(0))
+        ranks[0].batch_set_v1(KEYS[:1], rows_of([0]))
         assert ranks[0].exists(KEYS[0])
         assert ranks[1].exists(KEYS[0]) == is_mla
         stage = engine(fill(make("page_first")), tp_size=2, pp_rank=1, is_mla_model=is_mla)
@@ -153,7 +89,7 @@ def test_ranks_of_mla_share_and_others_do_not(engine):
 def test_tensors_and_rows_of_the_pool_are_the_same_pages(engine, make, layout):
     pool = fill(make(layout))
     storage = engine(pool)
-    storage.batch_set_v1(KEYS[:1], rows_of(2))
+    storage.batch_set_v1(KEYS[:1], rows_of([2]))
     page = pool.get_data_page(2 * PAGE)
     assert torch.equal(storage.get(KEYS[0]), page)
     target = pool.get_dummy_flat_data_page()
@@ -161,7 +97,7 @@ def test_tensors_and_rows_of_the_pool_are_the_same_pages(engine, make, layout):
     assert torch.equal(target, page)
     assert storage.set(KEYS[1], page) and storage.set(KEYS[2], target_location=page)
     assert storage.batch_set(KEYS[3:], [page, page])
-    assert storage.batch_get_v1(KEYS[1:2], rows_of(6)) == [True]
+    assert storage.batch_get_v1(KEYS[1:2], rows_of([6])) == [True]
     assert torch.equal(pool.get_data_page(6 * PAGE), page)
     assert storage.batch_get([KEYS[3], "none"])[1] is None
     storage.clear()
@@ -171,11 +107,11 @@ def test_tensors_and_rows_of_the_pool_are_the_same_pages(engine, make, layout):
 
 def test_a_page_of_which_a_part_is_gone_is_not_there(engine):
     storage = engine(fill(mha_pool("layer_first")))
-    storage.batch_set_v1(KEYS, rows_of(*range(5)))
+    storage.batch_set_v1(KEYS, rows_of(range(5)))
     assert storage._store.remove(f"{KEYS[2]}.1", namespace=storage._namespace)
     assert storage.batch_exists(KEYS) == 2
-    assert storage.batch_get_v1(KEYS, rows_of(*range(5, 10))) == [True, True, False, True, True]
-    assert storage.batch_set_v1(KEYS, rows_of(*range(5))) == [True] * 5
+    assert storage.batch_get_v1(KEYS, rows_of(range(5, 10))) == [True, True, False, True, True]
+    assert storage.batch_set_v1(KEYS, rows_of(range(5))) == [True] * 5
     assert storage.batch_exists(KEYS) == 5
 
 
@@ -184,11 +120,11 @@ def test_many_pieces_and_what_is_there_already(engine, monkeypatch):
     storage = engine(pool)
     monkeypatch.setattr("quire.sglang._PIECE_BYTES", 1)  # a record each
     keys = [f"{number:064x}" for number in range(16)]
-    assert storage.batch_set_v1(keys[4:6], rows_of(4, 5)) == [True] * 2
-    assert storage.batch_set_v1(keys, rows_of(*range(16))) == [True] * 16
+    assert storage.batch_set_v1(keys[4:6], rows_of([4, 5])) == [True] * 2
+    assert storage.batch_set_v1(keys, rows_of(range(16))) == [True] * 16
     before = pool.kv_buffer.clone()
     pool.kv_buffer.zero_()
-    assert storage.batch_get_v1(keys, rows_of(*range(16))) == [True] * 16
+    assert storage.batch_get_v1(keys, rows_of(range(16))) == [True] * 16
     assert torch.equal(pool.kv_buffer[:, :, :TOKENS], before[:, :, :TOKENS])
 
 
@@ -212,28 +148,28 @@ def test_other_weights_length_or_versions_are_others(engine, tmp_path, monkeypat
 
 def test_weights_that_change_end_the_use_of_the_store(engine):
     storage = engine(fill(mha_pool("layer_first")))
-    assert storage.batch_set_v1(KEYS[:1], rows_of(0)) == [True]
+    assert storage.batch_set_v1(KEYS[:1], rows_of([0])) == [True]
     storage._runner.model.weight.data.mul_(1.001)
     assert storage.batch_exists(KEYS[:1]) == 0
-    assert storage.batch_get_v1(KEYS[:1], rows_of(0)) == [False]
-    assert storage.batch_set_v1(KEYS[1:2], rows_of(0)) == [False]
+    assert storage.batch_get_v1(KEYS[:1], rows_of([0])) == [False]
+    assert storage.batch_set_v1(KEYS[1:2], rows_of([0])) == [False]
     assert engine(mha_pool("layer_first")).batch_exists(KEYS) == 1
 
 
 def test_files_that_are_younger_than_the_process_name_nothing(engine, monkeypatch):
     monkeypatch.setattr("quire.sglang.process_start_s", lambda: 0)
     storage = engine(fill(mha_pool("layer_first")))
-    assert storage.batch_set_v1(KEYS[:1], rows_of(0)) == [False]
+    assert storage.batch_set_v1(KEYS[:1], rows_of([0])) == [False]
     assert storage.batch_exists(KEYS[:1]) == 0
 
 
 def test_a_store_that_fails_costs_hits_alone(engine):
     storage = engine(fill(mha_pool("layer_first")))
-    storage.batch_set_v1(KEYS[:2], rows_of(0, 1))
+    storage.batch_set_v1(KEYS[:2], rows_of([0, 1]))
     storage._store.close()
     assert storage.batch_exists(KEYS[:2]) == 0
-    assert storage.batch_get_v1(KEYS[:2], rows_of(2, 3)) == [False, False]
-    assert storage.batch_set_v1(KEYS[2:3], rows_of(0)) == [False]
+    assert storage.batch_get_v1(KEYS[:2], rows_of([2, 3])) == [False, False]
+    assert storage.batch_set_v1(KEYS[2:3], rows_of([0])) == [False]
     assert storage.get(KEYS[0]) is None
     storage.clear()
     storage.close()
