@@ -33,8 +33,13 @@ def back_up(self, device_pool, host_indices, device_indices, io_backend):
         value[at] = self.device_v_buffers[layer][device_indices]
 
 
+def empty_page(self):
+    return torch.zeros(self.get_data_page(0).shape, dtype=self.dtype)
+
+
 MHATokenToKVPoolHost.load_to_device_per_layer = load
 MHATokenToKVPoolHost.backup_from_device_all_layer = back_up
+MHATokenToKVPoolHost.get_dummy_flat_data_page = empty_page
 common._cuda_host_register = lambda *_: None
 for name in ("synchronize", "wait_event"):
     setattr(torch.cpu.Stream, name, lambda self, *_: None)
