@@ -18,7 +18,7 @@ find_package(rapidcheck REQUIRED)      # rapidcheck, rapidcheck_gtest
 
 # Packages that only know pkg-config: PkgConfig::sodium, PkgConfig::isal, PkgConfig::pcre2,
 # PkgConfig::utf8proc, PkgConfig::uring, PkgConfig::sqlite3; of libzmq the headers alone
-# (src/events/libzmq.h)
+# (src/events/libzmq.h), and of Open MPI (src/ranks/libmpi.h)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(isal REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
@@ -26,3 +26,4 @@ pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(uring REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(sqlite3 REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(zmq REQUIRED libzmq)
+pkg_check_modules(mpi REQUIRED ompi-c)

@@ -157,6 +157,7 @@ Result<void> PrintReport(const GenerateFlags& flags, Runtime& runtime, const ser
     }
     report["tenant"] = nlohmann::ordered_json::parse(ToJson(tenant));
   }
+  if (runtime.rank() != nullptr) report["ranks"] = runtime.rank()->Describe();
   PrintJson(report);
   return {};
 }
@@ -177,14 +178,29 @@ Result<void> PrintSummary(const GenerateFlags& flags, Runtime& runtime,
   return {};
 }
 
-Result<int> Generate(const GenerateFlags& flags) {
+/// Errors: kUnsupported names a flag that ranks cannot honour
+Result<void> CheckWithRanks(const GenerateFlags& flags) {
+  if (flags.keep.keeps_all()) return {};
+  return Fail(ErrorCode::kUnsupported,
+              "--keep, --keep-blocks: not possible with --ranks; leave one of them out");
+}
+
+/// `group`: null: there are no ranks.
+Result<int> Generate(const GenerateFlags& flags, ranks::Group* group) {
+  if (group != nullptr) QUIRE_TRY(CheckWithRanks(flags));
   QUIRE_ASSIGN(const auto chat, ChatOf(flags));
   QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));
   if (!generation.ignored.empty()) {
     LogWarn("{}/generation_config.json: not applied: {}", flags.runtime.model,
             fmt::join(generation.ignored, ", "));
   }
-  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime));
+  QUIRE_ASSIGN(const auto runtime,
+               Runtime::Load(flags.runtime, EngineOptionsOf(flags.runtime), group));
+  if (group != nullptr && !runtime->rank()->leads()) {
+    QUIRE_TRY(runtime->rank()->Follow());
+    runtime->FlushStore();
+    return kOk;
+  }
   QUIRE_ASSIGN(auto prompt, PromptOf(flags, *runtime, chat));
   const size_t vocab = runtime->model().config().vocab;
 
@@ -233,6 +249,7 @@ Result<int> Generate(const GenerateFlags& flags) {
     digests.push_back(ToHex(last.logits_digest));
   }
 
+  if (group != nullptr) QUIRE_TRY(runtime->rank()->Stop());
   runtime->FlushStore();
   if (!flags.logits_out.empty()) {
     QUIRE_TRY(WriteNpy(flags.logits_out, logits, logits.size() / vocab, vocab));
@@ -247,8 +264,8 @@ int RunGenerate(GenerateFlags& flags) {
   if (!flags.keep_by.empty()) flags.keep.by = *serve::KeepByOf(flags.keep_by);  // it was checked
   if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
   if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
-  const auto code = Generate(flags);
-  return code ? *code : Report("generate", code.error());
+  return RunWithRanks("generate", flags.runtime.ranks,
+                      [&flags](ranks::Group* group) { return Generate(flags, group); });
 }
 
 }  // namespace
@@ -257,6 +274,7 @@ void AddGenerate(Command& program) {
   auto flags = std::make_shared<GenerateFlags>();
   Command command = program.AddCommand("generate", "Continues a prompt");
   AddRuntimeFlags(command, flags->runtime);
+  AddRanksFlags(command, flags->runtime.ranks);
   command.AddOneOf(
       "prompt", "What to continue (exactly one)",
       {{.name = "--prompt", .value = &flags->prompt, .help = "Text"},

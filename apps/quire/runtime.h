@@ -10,6 +10,7 @@
 
 #include "apps/quire/command.h"
 #include "apps/quire/device.h"
+#include "apps/quire/ranks.h"
 #include "model/model.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
@@ -42,6 +43,7 @@ struct RuntimeFlags {
   std::string remote{};     // address; empty: none
   std::string fleet_key{};  // file; empty: nothing is shared
   std::string remote_writes = "reused";
+  StoreKeys keys{};            // of an encrypted store
   bool keep_sessions = false;  // in the store's directory, over restarts
   std::string session_bytes = "1GiB";
   std::string load = "auto";
@@ -50,6 +52,7 @@ struct RuntimeFlags {
   uint32_t threads = 0;  // 0: one per core
   std::string compute;   // "f32", or empty for the file's precision
   DeviceFlags device;
+  RanksFlags ranks;
   bool announce = false;       // CacheOptions::announce
   bool codec_fallback = true;  // a codec that cannot be used here gives way to one that can
 };
@@ -85,9 +88,11 @@ class Runtime {
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags) {
     return Load(flags, EngineOptionsOf(flags));
   }
-  /// The same with another engine on it.
+  /// The same with another engine on it. `group`: the ranks that it computes with, which must
+  /// outlive it; null: there are none. A rank that follows has no engine.
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags,
-                                               const serve::EngineOptions& engine);
+                                               const serve::EngineOptions& engine,
+                                               ranks::Group* group = nullptr);
 
   /// Null: the processor.
   const cuda::Backend* device() const { return device_.get(); }
@@ -108,11 +113,15 @@ class Runtime {
   /// Returns when what was published is durable: a normal exit loses nothing. Where the disk does
   /// not take it the answers stand all the same, so it warns.
   void FlushStore();
+  /// Null: there are no ranks.
+  Rank* rank() { return rank_.get(); }
   /// Null: sessions end with the process.
   serve::SessionStore* sessions() { return sessions_.get(); }
 
  private:
   Runtime() = default;
+  Result<void> LoadModel(const RuntimeFlags& flags, const ranks::Group* group);
+  Result<void> JoinRanks(const RuntimeFlags& flags, ranks::Group& group);
   Result<void> OpenSessions(const RuntimeFlags& flags);
   Result<void> LoadAdapters(const RuntimeFlags& flags);
 
@@ -124,6 +133,7 @@ class Runtime {
   Identity identity_{};
   std::unique_ptr<DiskStore> store_;  // null: none
   std::unique_ptr<Registry> registry_;
+  std::unique_ptr<Rank> rank_;  // null: there are no ranks
   std::unique_ptr<Files> session_files_;
   std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;

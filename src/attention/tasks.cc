@@ -122,11 +122,22 @@ class TaskCheck {
                       blocks.After(first_open).Before(FirstOpenBlock(shape_, last_position())));
   }
 
+  /// Whether the block lies in a lane that is asked for.
+  bool IsAsked(uint64_t block) const {
+    if (task_.out != nullptr) return true;
+    const uint64_t split = block / (kSplitTokens / shape_.key.block_tokens);
+    return (task_.to.lanes >> split % kLanes & 1) != 0;
+  }
+
   Result<void> CheckSlots(const BlockTable& table, BlockRange blocks) const {
     if (blocks.begin >= blocks.end) return {};
     const uint32_t* const row = table.Row(task_.sequence);
-    const uint32_t* const none = std::find(row + blocks.begin, row + blocks.end, kNoSlot);
-    if (none == row + blocks.end) return {};
+    const uint32_t* const end = row + blocks.end;
+    const uint32_t* none = std::find(row + blocks.begin, end, kNoSlot);
+    while (none != end && !IsAsked(static_cast<uint64_t>(none - row))) {
+      none = std::find(none + 1, end, kNoSlot);
+    }
+    if (none == end) return {};
     const std::string sees =
         fmt::format("first_position: {} rows from {} on see block {} of sequence {}", task_.rows,
                     task_.first_position, none - row, task_.sequence);

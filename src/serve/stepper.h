@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "model/step_runner.h"
 #include "quire/attention.h"
 #include "quire/env.h"
 #include "quire/identity.h"
@@ -23,6 +24,12 @@ struct BatchEntry {
   bool lost = false;          // out: a block of its context is lost, and what was before it is not
 };
 
+/// The entries for the model, with room in `logits` for what they ask for, one behind the other.
+///
+/// Shape: logits [rows of all, vocab]; it grows
+std::vector<model::StepItem> ItemsOf(std::span<const BatchEntry> entries, uint64_t vocab,
+                                     std::vector<float>& logits);
+
 /// The step of a task that streams failed because the store lost a block, and it may begin again:
 /// the store forgets what it finds damaged, so the next start ends before it. Counts.
 bool IsLost(Task& task, const Error& error);
@@ -30,8 +37,10 @@ bool IsLost(Task& task, const Error& error);
 /// Threads: one
 class Stepper {
  public:
-  Stepper(model::Model& model, AttentionBackend& attention, Executor& executor)
-      : model_(model), attention_(attention), executor_(executor) {}
+  /// `steps`: takes the steps in the model's place; may be null.
+  Stepper(model::Model& model, AttentionBackend& attention, Executor& executor,
+          model::StepRunner* steps = nullptr)
+      : model_(model), attention_(attention), executor_(executor), steps_(steps) {}
 
   /// Computes and commits all parts, whose room is reserved. Where a step fails it is taken again
   /// with fewer tasks, down to one, and only those fail that cannot be computed alone: the bits of
@@ -49,7 +58,8 @@ class Stepper {
   model::Model& model_;
   AttentionBackend& attention_;
   Executor& executor_;
-  std::vector<float> logits_;  // of one step
+  model::StepRunner* const steps_;  // null: the model
+  std::vector<float> logits_;       // of one step
 };
 
 }  // namespace quire::serve

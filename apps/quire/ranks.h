@@ -1,0 +1,78 @@
+// --ranks: this process as one of those that mpirun started.
+#ifndef QUIRE_APPS_RANKS_H_
+#define QUIRE_APPS_RANKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "apps/quire/command.h"
+#include "model/step_flow.h"
+#include "model/step_runner.h"
+#include "quire/cache.h"
+#include "ranks/group.h"
+#include "ranks/mpi_ranks.h"
+
+namespace quire::app {
+
+struct RanksFlags {
+  std::string mode{};    // empty: no ranks
+  uint32_t threads = 0;  // ranks that are threads of this process; 0: mpirun started them
+  double deadline_s = 60;
+};
+
+/// Ranks read their model from one disk: the last one may come this much later than the first.
+inline constexpr uint64_t kRankLoadDeadlineUs = 600'000'000;
+
+void AddRanksFlags(Command& command, RanksFlags& flags);
+
+/// This process among its ranks, from its start to its end.
+class RankProcess {
+ public:
+  /// Errors: as ranks::MpiRanks::Start
+  static Result<std::unique_ptr<RankProcess>> Start(const RanksFlags& flags);
+
+  ranks::Group& group() { return group_; }
+  /// The last call: waits for the other ranks. With an exit code other than 0, and an error where
+  /// there is one, it tells them why, and ends all of them and this process.
+  void End(int exit_code, const Error* error);
+
+ private:
+  RankProcess(std::unique_ptr<ranks::MpiRanks> mpi, const ranks::GroupOptions& options);
+
+  const std::unique_ptr<ranks::MpiRanks> mpi_;
+  ranks::Group group_;
+};
+
+/// What a runtime has besides where ranks compute together.
+class Rank {
+ public:
+  virtual ~Rank() = default;
+  /// Rank 0 leads: it has requests. The others follow.
+  virtual bool leads() const = 0;
+  /// Does what rank 0 says, until it has no more to say.
+  virtual Result<void> Follow() = 0;
+
+  // Of the rank that leads.
+  /// Its sequences are those of all ranks.
+  virtual Cache& cache() = 0;
+  /// What takes the steps of an engine: one of the two.
+  virtual model::StepRunner* steps() { return nullptr; }
+  virtual model::StepFlow* flow() { return nullptr; }
+  /// The others return from Follow.
+  virtual Result<void> Stop() = 0;
+  /// For reports: how many ranks there are, and what this one has.
+  virtual nlohmann::ordered_json Describe() const = 0;
+};
+
+/// Runs a command as the ranks that the flags ask for: `run` gets the group of its rank, or null
+/// where there are no ranks. Reports errors. Returns the exit code.
+int RunWithRanks(std::string_view command, const RanksFlags& flags,
+                 const std::function<Result<int>(ranks::Group* group)>& run);
+
+}  // namespace quire::app
+
+#endif  // QUIRE_APPS_RANKS_H_

@@ -1,0 +1,75 @@
+#include "ranks/command.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <type_traits>
+
+namespace quire::ranks {
+namespace {
+
+// The fields of a fixed length. All ranks are the same program (Member::Join).
+struct Header {
+  Verb verb{};
+  bool reuse = false;
+  bool has_options = false;
+  uint64_t sequence = 0;
+  uint64_t number = 0;
+  SequenceOptions options{};
+  uint64_t items = 0;
+  uint64_t tokens = 0;
+};
+static_assert(std::is_trivially_copyable_v<Header> && std::is_trivially_copyable_v<StepEntry>);
+
+}  // namespace
+
+std::vector<std::byte> Write(const Command& command) {
+  const Header header = {.verb = command.verb,
+                         .reuse = command.reuse,
+                         .has_options = command.has_options,
+                         .sequence = command.sequence,
+                         .number = command.number,
+                         .options = command.options,
+                         .items = command.items.size(),
+                         .tokens = command.tokens.size()};
+  std::vector<std::byte> bytes;
+  const auto add = [&bytes](std::span<const std::byte> more) {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  };
+  add(std::as_bytes(std::span(&header, 1)));
+  add(std::as_bytes(std::span(command.items)));
+  add(std::as_bytes(std::span(command.tokens)));
+  return bytes;
+}
+
+Result<Command> ReadCommand(std::span<const std::byte> bytes) {
+  const auto bad = [&bytes] {
+    return Fail(ErrorCode::kCorrupt,
+                fmt::format("ranks: {} bytes from rank 0 are no command", bytes.size()));
+  };
+  Header header;
+  if (bytes.size() < sizeof(header)) return bad();
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  bytes = bytes.subspan(sizeof(header));
+  const uint64_t left = bytes.size();
+  if (header.items > left / sizeof(StepEntry) || header.tokens > left / sizeof(TokenId) ||
+      header.items * sizeof(StepEntry) + header.tokens * sizeof(TokenId) != left) {
+    return bad();
+  }
+  Command command = {.verb = header.verb,
+                     .reuse = header.reuse,
+                     .has_options = header.has_options,
+                     .sequence = header.sequence,
+                     .number = header.number,
+                     .options = header.options};
+  command.items.resize(header.items);
+  command.tokens.resize(header.tokens);
+  const uint64_t items_bytes = header.items * sizeof(StepEntry);
+  if (items_bytes > 0) std::memcpy(command.items.data(), bytes.data(), items_bytes);
+  if (header.tokens > 0) {
+    std::memcpy(command.tokens.data(), bytes.data() + items_bytes, header.tokens * sizeof(TokenId));
+  }
+  return command;
+}
+
+}  // namespace quire::ranks

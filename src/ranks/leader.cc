@@ -1,0 +1,166 @@
+#include "ranks/leader.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "cache/verbs/admit.h"
+
+namespace quire::ranks {
+namespace {
+
+std::unexpected<Error> NotWithRanks(std::string_view call) {
+  return Fail(ErrorCode::kUnsupported,
+              fmt::format("{}: not possible with --ranks sequence; run without --ranks", call));
+}
+
+}  // namespace
+
+/// What an engine holds; the sequence itself is the member's.
+class LeaderCache::LeaderSequence final : public Sequence {
+ public:
+  LeaderSequence(LeaderCache& cache, uint64_t number)
+      : cache_(cache), number_(number), own_(cache.member_.At(number)) {}
+  ~LeaderSequence() override {
+    const Command end = {.verb = Verb::kEnd, .sequence = number_};
+    // A group that has failed ends all the same.
+    static_cast<void>(cache_.Tell(end));
+    cache_.member_.End(end);
+  }
+
+  uint64_t number() const { return number_; }
+
+  SequenceId id() const override { return own_.id(); }
+  uint64_t length() const override { return own_.length(); }
+  uint64_t cursor(uint32_t layer) const override { return own_.cursor(layer); }
+  SequenceStats stats() const override { return own_.stats(); }
+  uint64_t dropped_tokens() const override { return 0; }
+  LayerStreams Streams(uint32_t layer) const override { return own_.Streams(layer); }
+  LayerBlocks Blocks(uint32_t layer) const override { return own_.Blocks(layer); }
+
+  Result<void> Reserve(uint64_t tokens) override {
+    const Command command = {.verb = Verb::kReserve, .sequence = number_, .number = tokens};
+    QUIRE_TRY(cache_.Tell(command));
+    return cache_.member_.Reserve(command);
+  }
+  Result<void> Rollback(uint64_t position) override {
+    if (position == length() && position == cursor(0)) return {};  // a step that was not taken
+    const Command command = {.verb = Verb::kRollback, .sequence = number_, .number = position};
+    QUIRE_TRY(cache_.Tell(command));
+    return cache_.member_.Rollback(command);
+  }
+  Result<std::unique_ptr<Sequence>> Fork() override {
+    const Command command = {.verb = Verb::kFork, .sequence = number_, .number = cache_.next_++};
+    QUIRE_TRY(cache_.Tell(command));
+    QUIRE_TRY(cache_.member_.Fork(command));
+    return std::make_unique<LeaderSequence>(cache_, command.number);
+  }
+  void Reset() override {
+    const Command command = {.verb = Verb::kReset, .sequence = number_};
+    static_cast<void>(cache_.Tell(command));
+    cache_.member_.Reset(command);
+  }
+
+  // Model::Step calls these of the member's sequence.
+  Result<void> Append(uint32_t /*layer*/, const LayerRows& /*rows*/) override {
+    return NotWithRanks("append");
+  }
+  Result<void> Commit(std::span<const TokenId> /*tokens*/) override {
+    return NotWithRanks("commit");
+  }
+  Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept) override {
+    return own_.Select(kept);
+  }
+  Result<void> Retain(const Retention& retention) override { return own_.Retain(retention); }
+  Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
+                      std::span<float> out) const override {
+    return own_.Gather(layer, role, begin, end, out);
+  }
+  Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override {
+    return own_.Padded(layer, role, tokens_max);
+  }
+  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
+    return own_.View(layer, role, range);
+  }
+
+ private:
+  LeaderCache& cache_;
+  const uint64_t number_;
+  ShareSequence& own_;
+};
+
+LeaderCache::LeaderCache(Member& member)
+    : ForwardingCache(member.cache().cache()), member_(member) {}
+
+Result<void> LeaderCache::Tell(const Command& command) {
+  std::vector<std::byte> bytes = Write(command);
+  return member_.group().BroadcastAny(0, bytes);
+}
+
+Result<Plan> LeaderCache::Acquire(const AcquireRequest& request) {
+  if (request.tenant != kDefaultTenant) return NotWithRanks("acquire as a tenant");
+  if (request.identity == nullptr || !request.identity->adapter.empty()) {
+    return NotWithRanks("acquire with an adapter");
+  }
+  Command command = {.verb = Verb::kAcquire,
+                     .reuse = request.reuse,
+                     .has_options = request.open_as != nullptr,
+                     .tokens = {request.tokens.begin(), request.tokens.end()}};
+  if (request.open_as != nullptr) command.options = *request.open_as;
+  QUIRE_TRY(Tell(command));
+  QUIRE_ASSIGN(auto acquired, member_.Acquire(command));
+  acquired_ = &cache::PlanState::Of(acquired.plan);
+  return std::move(acquired.plan);
+}
+
+Result<std::unique_ptr<Sequence>> LeaderCache::Open(Plan plan, const SequenceOptions& options) {
+  if (&cache::PlanState::Of(plan) != std::exchange(acquired_, nullptr)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "open: with ranks a plan is opened before the next acquire");
+  }
+  const Command command = {.verb = Verb::kOpen, .sequence = next_++, .options = options};
+  QUIRE_TRY(Tell(command));
+  QUIRE_TRY(member_.Open(command, std::move(plan)));
+  return std::make_unique<LeaderSequence>(*this, command.sequence);
+}
+
+Result<Ticket> LeaderCache::Load(Plan /*plan*/, const LoadOptions& /*options*/) {
+  return NotWithRanks("load");
+}
+Result<uint64_t> LeaderCache::Pin(const AcquireRequest& /*request*/, uint64_t /*ttl_us*/) {
+  return NotWithRanks("pin");
+}
+Result<void> LeaderCache::Unpin(const AcquireRequest& /*request*/) { return NotWithRanks("unpin"); }
+Result<uint64_t> LeaderCache::Prefetch(const AcquireRequest& /*request*/) {
+  return NotWithRanks("prefetch");
+}
+Result<uint64_t> LeaderCache::Demote(const AcquireRequest& /*request*/) {
+  return NotWithRanks("demote");
+}
+Result<EraseReport> LeaderCache::Erase(TenantId /*tenant*/) { return NotWithRanks("erase"); }
+
+Result<void> LeaderCache::Step(std::span<const model::StepItem> items,
+                               AttentionBackend& /*attention*/, Executor& /*executor*/) {
+  Command command = {.verb = Verb::kStep};
+  std::vector<float*> logits;
+  for (const model::StepItem& item : items) {
+    if (item.observer != nullptr) return NotWithRanks("a step that observes attention");
+    if (item.adapter != nullptr) return NotWithRanks("a step with an adapter");
+    const Wanted last_or_all = item.all_logits ? Wanted::kAll : Wanted::kLast;
+    command.items.push_back({.sequence = static_cast<LeaderSequence*>(item.sequence)->number(),
+                             .tokens = static_cast<uint32_t>(item.tokens.size()),
+                             .logits = item.logits == nullptr ? Wanted::kNone : last_or_all});
+    command.tokens.insert(command.tokens.end(), item.tokens.begin(), item.tokens.end());
+    logits.push_back(item.logits);
+  }
+  QUIRE_TRY(Tell(command));
+  return member_.Step(command, logits);
+}
+
+Result<void> LeaderCache::Beat() { return Tell({.verb = Verb::kBeat}); }
+
+Result<void> LeaderCache::Stop() { return Tell({.verb = Verb::kStop}); }
+
+}  // namespace quire::ranks

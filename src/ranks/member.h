@@ -1,0 +1,93 @@
+// One rank of a sequence-parallel group: its sequences, and what all ranks do together.
+#ifndef QUIRE_RANKS_MEMBER_H_
+#define QUIRE_RANKS_MEMBER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "quire/env.h"
+#include "ranks/command.h"
+#include "ranks/group.h"
+#include "ranks/rank_attention.h"
+#include "ranks/share_cache.h"
+
+namespace quire::ranks {
+
+/// Every method that takes a command is called on every rank with the same one, and has the same
+/// result on every rank: where one rank refuses, all do, and none has changed anything. A result
+/// that differs without such a refusal, or a failure in the middle, ends the group.
+///
+/// Threads:  one at a time
+/// Lifetime: the parts must outlive it
+class Member {
+ public:
+  struct Parts {
+    Group& group;
+    ShareCache& cache;
+    model::Model& model;
+    AttentionBackend& attention;
+    Executor& executor;
+  };
+
+  explicit Member(const Parts& parts)
+      : parts_(parts), attention_(parts.attention, parts.group, parts.cache.share()) {}
+
+  Group& group() { return parts_.group; }
+  ShareCache& cache() { return parts_.cache; }
+
+  /// Before the first command: whether all ranks are the same program with the same model and
+  /// options. `deadline_us`: for ranks that are still loading.
+  ///
+  /// Errors: kInvalidArgument names the ranks that differ from rank 0
+  Result<void> Join(const Digest& description, uint64_t deadline_us);
+
+  struct Acquired {
+    Plan plan;            // of this rank's share
+    uint64_t tokens = 0;  // that every rank has
+  };
+  Result<Acquired> Acquire(const Command& command);
+  /// The sequence is then number command.sequence.
+  Result<void> Open(const Command& command, Plan plan);
+  Result<void> Reserve(const Command& command);
+  /// `logits`: for each item as model::StepItem says, or null where none are wanted.
+  Result<void> Step(const Command& command, std::span<float* const> logits);
+  Result<void> Rollback(const Command& command);
+  Result<void> Fork(const Command& command);
+  void Reset(const Command& command) { At(command.sequence).Reset(); }
+  void End(const Command& command) { sequences_.erase(command.sequence); }
+
+  /// Needs such a sequence.
+  ShareSequence& At(uint64_t sequence) const { return *sequences_.at(sequence); }
+
+ private:
+  struct Opinion {
+    uint64_t value = 0;
+    Digest digest{};
+  };
+  /// Whether all ranks could do it: else the error of the first that could not, on every rank.
+  /// Returns what each of them says.
+  Result<std::vector<Opinion>> Agree(const Result<void>& done, const Opinion& opinion);
+  /// Ends the group where the digests differ.
+  Result<void> CheckSame(std::span<const Opinion> opinions, std::string_view what);
+
+  const Parts parts_;
+  RankAttention attention_;
+  std::map<uint64_t, std::unique_ptr<ShareSequence>> sequences_;
+  uint64_t steps_ = 0;
+  std::vector<TokenId> prompt_;  // of the last Acquire
+  uint64_t prompt_found_ = 0;    // of it
+};
+
+/// Does what rank 0 says until it stops. `vocab`: of the model.
+///
+/// Errors: of the group; kCorrupt
+Result<void> Follow(Member& member, uint64_t vocab);
+
+}  // namespace quire::ranks
+
+#endif  // QUIRE_RANKS_MEMBER_H_

@@ -1,0 +1,51 @@
+// Attention over a context whose splits lie on several ranks.
+#ifndef QUIRE_RANKS_RANK_ATTENTION_H_
+#define QUIRE_RANKS_RANK_ATTENTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "quire/attention.h"
+#include "ranks/group.h"
+#include "ranks/lane_share.h"
+
+namespace quire::ranks {
+
+/// Every rank makes the same calls, with the same queries, over tables in which its own splits have
+/// slots. Each attends to its own lanes; one all-gather brings the lane states of all together, and
+/// every rank merges them: the bits of one process, on every rank.
+///
+/// A plan has the lane states of its step, rows * query_heads * 16 * (value.dim + 2) floats, twice.
+///
+/// Errors of Attend and Run: as AttentionBackend; those of Group
+/// Threads:  as AttentionBackend
+/// Lifetime: `inner` and `group` must outlive it
+class RankAttention final : public AttentionBackend {
+ public:
+  RankAttention(AttentionBackend& inner, Group& group, const LaneShare& share)
+      : inner_(inner), group_(group), share_(share) {}
+
+  std::string_view name() const override { return inner_.name(); }
+  std::string_view target() const override { return inner_.target(); }
+  Result<void> Supports(const AttentionShape& shape) const override {
+    return inner_.Supports(shape);
+  }
+  /// Needs whole tasks: ranks make partial ones themselves.
+  Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
+                      std::span<const AttentionTask> tasks, Executor& executor) override;
+  Result<std::unique_ptr<AttentionPlan>> Prepare(const AttentionShape& shape,
+                                                 const BlockTables& tables,
+                                                 std::span<const AttentionTask> tasks,
+                                                 Executor& executor) override;
+
+ private:
+  AttentionBackend& inner_;
+  Group& group_;
+  const LaneShare share_;
+};
+
+}  // namespace quire::ranks
+
+#endif  // QUIRE_RANKS_RANK_ATTENTION_H_

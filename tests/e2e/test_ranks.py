@@ -1,0 +1,226 @@
+"""`mpirun -n N quire generate --ranks sequence`: N processes give the bits of one, hold an Nth of K and V each, and name
+the rank that fails."""
+
+import contextlib
+import functools
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import quire_cli
+
+TINY = quire_cli.REPOSITORY / "models/tiny"
+TOKENS = 1100  # more than four splits of 256
+CODECS = ("f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nf4", "fp4", "q25")
+SPLIT = 256
+DEADLINE_S = 3
+
+
+def mpirun(ranks, *more):
+    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", *more, "-n", str(ranks)]
+
+
+def ids(tokens=TOKENS, seed=1):
+    prng = random.Random(seed)
+    return ",".join(str(prng.randrange(256)) for _ in range(tokens))
+
+
+def prompt(*flags, tokens=TOKENS):
+    return [str(part) for part in ("generate", "--model", TINY, "--prompt-ids", ids(tokens), "--max-tokens", 5,
+                                   "--threads", 1, "--repeat", 2, "--json", *flags)]
+
+
+@functools.cache
+def alone(codec, tokens=TOKENS):
+    done = quire_cli.run(*prompt("--kv", codec, tokens=tokens))
+    assert done.exit_code == 0, done.describe()
+    return done.json
+
+
+def together(ranks, *flags, tokens=TOKENS):
+    command = [*mpirun(ranks), str(quire_cli.binary()), *prompt("--ranks", "sequence", *flags, tokens=tokens)]
+    done = subprocess.run(command, capture_output=True, timeout=240, check=False, text=True)
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return json.loads(done.stdout)
+
+
+def check_same(got, codec):
+    assert got["digests"] == alone(codec)["digests"]
+    assert got["tokens"] == alone(codec)["tokens"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_two_ranks_give_the_bits_of_one_process_for_a_miss_and_a_hit(codec):
+    got = together(2, "--kv", codec)
+    check_same(got, codec)
+    assert got["reused_tokens"] == alone(codec)["reused_tokens"] > 1000
+    assert got["ranks"]["count"] == 2
+
+
+@pytest.mark.parametrize("ranks", (1, 4, 8))
+def test_so_do_any_number_of_ranks(ranks):
+    for codec in ("bf16", "int8"):
+        got = together(ranks, "--kv", codec, "--chunk", "100")
+        check_same(got, codec)
+        assert got["reused_tokens"] == alone(codec)["reused_tokens"]
+        # Of the sequence that rank 0 has, with the answer.
+        most = alone(codec)["kv_bytes"] / ranks + SPLIT * alone(codec)["kv_bytes"] / TOKENS
+        assert 0 < got["kv_bytes"] <= most
+
+
+def test_other_sequences_beside_it_change_nothing():
+    got = together(2, "--kv", "bf16", "--beside", "3")
+    check_same(got, "bf16")
+
+
+def test_a_restart_finds_what_its_ranks_stored(tmp_path):
+    store = ("--kv", "int8", "--repeat", "1", "--store", tmp_path / "store")
+    first = together(2, *store)
+    assert first["reused_tokens"] == 0
+    again = together(2, *store)
+    assert again["reused_tokens"] == (TOKENS - 1) // 16 * 16
+    # With other ranks, each finds what it stored of the same splits.
+    four = together(4, *store)
+    for got in (first, again, four):
+        assert got["logits_digest"] == alone("int8")["logits_digest"]
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [f"rank-{rank}" for rank in range(4)]
+    assert together(4, *store)["reused_tokens"] == (TOKENS - 1) // 16 * 16
+
+
+def test_a_damaged_store_of_one_rank_is_a_miss_of_all(tmp_path):
+    store = ("--kv", "bf16", "--repeat", "1", "--store", tmp_path / "store")
+    together(2, *store)
+    for path in (tmp_path / "store/rank-1").rglob("*"):
+        if path.is_file() and "segment" in path.name:
+            data = bytearray(path.read_bytes())
+            for at in range(4096, len(data), 512):
+                data[at] ^= 1
+            path.write_bytes(data)
+    got = together(2, *store)
+    assert got["logits_digest"] == alone("bf16")["logits_digest"]
+    assert got["reused_tokens"] <= SPLIT
+
+
+@pytest.mark.parametrize("flags, words", (
+    (("--resident-tokens", "300"), "--resident-tokens: not possible with --ranks"),
+    (("--keep", "0.5"), "--keep, --keep-blocks: not possible with --ranks"),
+    (("--device", "emulated"), "--device: not possible with --ranks"),
+    (("--model", "/nonexistent"), "/nonexistent"),
+))
+def test_what_ranks_cannot_do_is_refused(flags, words):
+    command = [*mpirun(2), str(quire_cli.binary()), *prompt("--ranks", "sequence", *flags)]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+def test_three_ranks_cannot_divide_the_lanes():
+    command = [*mpirun(3), str(quire_cli.binary()), *prompt("--ranks", "sequence")]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+    assert done.returncode != 0
+    assert "3 ranks; 1, 2, 4, 8 or 16 can divide the 16 lanes" in done.stderr
+
+
+def test_without_mpirun_it_says_how_ranks_are_started():
+    done = quire_cli.run(*prompt("--ranks", "sequence"))
+    assert done.exit_code != 0
+    assert "mpirun -n N quire" in done.stderr
+
+
+def rank_processes(parent):
+    """The ranks that an mpirun started, by rank."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            if int(fields[1]) != parent:
+                continue
+            for variable in (entry / "environ").read_bytes().split(b"\0"):
+                if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
+                    found[int(variable.split(b"=")[1])] = int(entry.name)
+    return found
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Generating:
+    """Ranks that write a long text."""
+
+    def __init__(self, ranks, *mpi_flags):
+        flags = ["generate", "--model", TINY, "--prompt", "It is a truth " * 100, "--max-tokens", 100000, "--threads", 1,
+                 "--max-seq-len", 200000, "--ranks", "sequence", "--ranks-deadline", DEADLINE_S]
+        self.process = subprocess.Popen(
+            [*mpirun(ranks, *mpi_flags), str(quire_cli.binary()), *(str(flag) for flag in flags)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMPI_MCA_orte_abort_timeout": "5"})
+
+    def __enter__(self):
+        assert self.process.stdout.read(20)  # it has begun to answer
+        self.ranks = rank_processes(self.process.pid)
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.ranks.values():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.communicate()
+
+    def end(self):
+        """What it says until it ends by itself, and how long that takes."""
+        begin = time.monotonic()
+        _, errors = self.process.communicate(timeout=60)
+        took_s = time.monotonic() - begin
+        for _ in range(50):
+            if not any(is_running(pid) for pid in self.ranks.values()):
+                break
+            time.sleep(0.1)
+        assert not any(is_running(pid) for pid in self.ranks.values())
+        return errors.decode(errors="replace"), took_s
+
+
+def shared_memory():
+    return {path.name for path in Path("/dev/shm").iterdir() if "vader" in path.name}
+
+
+@pytest.mark.parametrize("victim", (0, 1, 3))
+def test_a_rank_that_is_stopped_is_named_by_the_others_within_the_deadline(victim):
+    before = shared_memory()
+    with Generating(4) as generating:
+        os.kill(generating.ranks[victim], signal.SIGSTOP)
+        errors, took_s = generating.end()
+    assert generating.process.returncode != 0
+    assert f"rank {victim} was not heard for {DEADLINE_S * 1000} ms" in errors, errors[-3000:]
+    assert took_s < DEADLINE_S + 20  # it ended by itself, on a busy machine too
+    assert shared_memory() <= before
+
+
+@pytest.mark.parametrize("victim", (0, 2))
+def test_a_rank_that_is_killed_is_named(victim):
+    before = shared_memory()
+    with Generating(4) as generating:
+        os.kill(generating.ranks[victim], signal.SIGKILL)
+        errors, _ = generating.end()
+    assert generating.process.returncode != 0
+    assert f"rank {victim} " in errors, errors[-3000:]
+    assert shared_memory() <= before
+
+
+def test_a_rank_that_is_killed_is_named_by_the_others_where_mpirun_leaves_them_alive():
+    with Generating(3 + 1, "--enable-recovery") as generating:
+        os.kill(generating.ranks[2], signal.SIGKILL)
+        errors, _ = generating.end()
+    assert generating.process.returncode != 0
+    assert f"rank 2 was not heard for {DEADLINE_S * 1000} ms" in errors, errors[-3000:]
