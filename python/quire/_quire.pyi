@@ -578,25 +578,27 @@ class Attention:
     def __repr__(self) -> str: ...
 
     @overload
-    def attend(self, layer: int, sequence: Sequence, queries: object, *, first_position: int | None = None, scale: float | None = None, out: Any = None) -> Any:
+    def attend(self, layer: int, sequence: Sequence, queries: object, *, first_position: int | None = None, scale: float | None = None, sink_logits: object = None, alibi_slopes: object = None, out: Any = None) -> Any:
         """
         Attention of one sequence over what is written in a layer; returns out.
 
         queries: [rows, query_heads, dim], float32 in C order; float16, bfloat16 and other strides are copied. Row r stands at first_position + r and sees the tokens up to and including its own.
         first_position: None: the rows are the last ones written.
         scale: None: 1 / sqrt(dim).
+        sink_logits: float32 [query_heads], a logit of each head that takes part in its softmax and has no value (-inf: the head has none); None: no head has one.
+        alibi_slopes: float32 [query_heads], ALiBi's slope of each head, times (key position - query position) added to its scores; None: none.
         out: float32 [rows, query_heads, value dim] in C order; None: a new NumPy array.
-        The layer's window and sinks are those of the cache.
+        The layer's window and the tokens it keeps are those of the cache.
         Raises: InvalidArgumentError shapes, or a row past what is written or before what its window kept; UnsupportedError a shape that the kernels lack.
         """
 
     @overload
-    def attend(self, layer: int, owner: Owner, queries: object, *, first_position: int | None = None, scale: float | None = None, out: Any = None) -> Any:
+    def attend(self, layer: int, owner: Owner, queries: object, *, first_position: int | None = None, scale: float | None = None, sink_logits: object = None, alibi_slopes: object = None, out: Any = None) -> Any:
         """
         The same over what an owner holds; appends to this layer wait meanwhile. Raises: InvalidArgumentError a checkpoint layer; NotFoundError it was evicted or released.
         """
 
-    def attend_batch(self, layer: int, sequences: list[Sequence], queries: list[Any], outs: list[Any], *, first_positions: list[int] | None = None, scale: float | None = None) -> None:
+    def attend_batch(self, layer: int, sequences: list[Sequence], queries: list[Any], outs: list[Any], *, first_positions: list[int] | None = None, scale: float | None = None, sink_logits: object = None, alibi_slopes: object = None) -> None:
         """
         The same for many sequences of one cache in one call: lists of equal length, `outs` are written.
         """

@@ -23,6 +23,12 @@ def _layer(cache: Any, index: int) -> Any:
     return layer if hasattr(layer, "attend") else None
 
 
+def _own_forward(module: Any, *arguments: Any, **options: Any) -> Any:
+    """The forward of the class that the model gave its module."""
+    own: Any = type(module).__base__
+    return own.forward(module, *arguments, **options)
+
+
 def _check(dropout: float, training: bool, output_attentions: bool = False) -> None:
     if training and dropout:
         raise quire.UnsupportedError(f"attention with dropout={dropout}: call model.eval()")
@@ -45,7 +51,7 @@ def _bloom(
     """BloomAttention.forward."""
     layer = _layer(layer_past, self.layer_idx)
     if layer is None:
-        return type(self).__base__.forward(
+        return _own_forward(
             self, hidden_states, residual, alibi, attention_mask, layer_past=layer_past,
             use_cache=use_cache, output_attentions=output_attentions, **options)
     _check(self.hidden_dropout, self.training, output_attentions)
@@ -73,7 +79,7 @@ def _mpt(
     """MptAttention.forward; position_bias: [heads, 1, tokens], a slope from each to the next."""
     layer = _layer(past_key_values, self.layer_idx)
     if layer is None:
-        return type(self).__base__.forward(
+        return _own_forward(
             self, hidden_states, position_bias, past_key_values=past_key_values,
             attention_mask=attention_mask, **options)
     _check(self.attn_dropout_p, self.training)
@@ -103,7 +109,7 @@ def _attends_as_here(module: Any, model: Any) -> bool:
 
 
 @functools.cache
-def _class_on_quire(kind: type, forward: Callable[..., Any]) -> type:
+def _class_on_quire(kind: Any, forward: Callable[..., Any]) -> type:
     return type(kind.__name__, (kind,), {
         "forward": forward, "__module__": __name__, "__qualname__": kind.__qualname__})
 
@@ -112,7 +118,7 @@ def replace(model: Any) -> list[Any]:
     """Gives such attention modules of the model their class; returns them, for restore."""
     replaced = []
     for module in model.modules():
-        kind = type(module)
+        kind: Any = type(module)
         forward = _FORWARDS.get(f"{kind.__module__}.{kind.__qualname__}")
         if forward is not None and _attends_as_here(module, model):
             module.__class__ = _class_on_quire(kind, forward)
