@@ -53,6 +53,12 @@ IN_PLACE = {
     "MPT": lambda: make(
         "Mpt", vocab_size=500, d_model=96, n_layers=2, n_heads=6, expansion_ratio=2,
         max_seq_len=512, use_cache=True, bos_token_id=1, eos_token_id=None, pad_token_id=0),
+    "GPT-J": lambda: make(
+        "GPTJ", vocab_size=500, n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=512,
+        bos_token_id=1, eos_token_id=None, pad_token_id=0),
+    "CodeGen": lambda: make(
+        "CodeGen", vocab_size=500, n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=512,
+        bos_token_id=1, eos_token_id=None, pad_token_id=0),
 }
 COPIES = {  # their layers attend by themselves
     "DiffLlama": lambda: make("DiffLlama", **TINY),
@@ -62,8 +68,9 @@ COPIES = {  # their layers attend by themselves
     "Falcon with ALiBi": lambda: make(
         "Falcon", vocab_size=500, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
         alibi=True, bos_token_id=1, eos_token_id=None, pad_token_id=0),
-    "GPT-J": lambda: make(
-        "GPTJ", vocab_size=500, n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=512,
+    "GPT-Neo": lambda: make(
+        "GPTNeo", vocab_size=500, hidden_size=64, num_layers=2, num_heads=4,
+        attention_types=[[["global"], 2]], max_position_embeddings=512,
         bos_token_id=1, eos_token_id=None, pad_token_id=0),
 }
 
@@ -89,7 +96,7 @@ def test_shapes_are_those_of_the_forward(name):
 
 
 @pytest.mark.parametrize("name", [name for name in IN_PLACE if "inks" in name or name in (
-    "Bloom", "MPT")])
+    "Bloom", "MPT", "GPT-J", "CodeGen")])
 def test_other_caches_get_the_models_own_attention(name):
     model = IN_PLACE[name]()
     before = {type(module) for module in model.modules()}

@@ -1,8 +1,8 @@
-"""Bloom and MPT: layers that add ALiBi's bias and attend by themselves, on Quire's blocks in place.
+"""Layers that attend by themselves (Bloom and MPT, with ALiBi; GPT-J, CodeGen), on Quire's blocks in place.
 
 They call no function that transformers lets others replace. So the attention modules of an attached
 model get a class of their own, which does what theirs does, but attends through Quire where the
-cache is Quire's; with other caches the model's own forward runs.
+cache is Quire's; with other caches the model's own method runs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ def _layer(cache: Any, index: int) -> Any:
     return layer if hasattr(layer, "attend") else None
 
 
-def _own_forward(module: Any, *arguments: Any, **options: Any) -> Any:
-    """The forward of the class that the model gave its module."""
-    own: Any = type(module).__base__
-    return own.forward(module, *arguments, **options)
+def _own(module: Any) -> Any:
+    """The class that the model gave its module."""
+    return type(module).__base__
 
 
 def _check(dropout: float, training: bool, output_attentions: bool = False) -> None:
@@ -51,7 +50,7 @@ def _bloom(
     """BloomAttention.forward."""
     layer = _layer(layer_past, self.layer_idx)
     if layer is None:
-        return _own_forward(
+        return _own(self).forward(
             self, hidden_states, residual, alibi, attention_mask, layer_past=layer_past,
             use_cache=use_cache, output_attentions=output_attentions, **options)
     _check(self.hidden_dropout, self.training, output_attentions)
@@ -79,7 +78,7 @@ def _mpt(
     """MptAttention.forward; position_bias: [heads, 1, tokens], a slope from each to the next."""
     layer = _layer(past_key_values, self.layer_idx)
     if layer is None:
-        return _own_forward(
+        return _own(self).forward(
             self, hidden_states, position_bias, past_key_values=past_key_values,
             attention_mask=attention_mask, **options)
     _check(self.attn_dropout_p, self.training)
@@ -94,14 +93,30 @@ def _mpt(
     return self.out_proj(out.flatten(2)), None
 
 
-_FORWARDS: dict[str, Callable[..., Any]] = {
-    "transformers.models.bloom.modeling_bloom.BloomAttention": _bloom,
-    "transformers.models.mpt.modeling_mpt.MptAttention": _mpt,
+def _scaled(
+    self: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+) -> Any:
+    """GPTJAttention._attn and CodeGenAttention._attn."""
+    layer = getattr(key, "quire", None)
+    if layer is None:
+        return _own(self)._attn(self, query, key, value, attention_mask)
+    _check(self.attn_dropout.p, self.training)
+    out = layer.attend(query, attention_mask, 1 / float(self.scale_attn))
+    return out.transpose(1, 2).to(value.dtype), None
+
+
+_MODELS = "transformers.models."
+_METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
+    _MODELS + "bloom.modeling_bloom.BloomAttention": ("forward", _bloom),
+    _MODELS + "mpt.modeling_mpt.MptAttention": ("forward", _mpt),
+    _MODELS + "gptj.modeling_gptj.GPTJAttention": ("_attn", _scaled),
+    _MODELS + "codegen.modeling_codegen.CodeGenAttention": ("_attn", _scaled),
 }
 
 
 def _attends_as_here(module: Any, model: Any) -> bool:
-    if not hasattr(module, "slow_but_exact"):  # MPT
+    if not hasattr(module, "slow_but_exact"):  # not Bloom
         return True
     # Bloom rounds its bias to the model's type, which only f32 forgives.
     exact = module.pretraining_tp > 1 and module.slow_but_exact
@@ -109,9 +124,9 @@ def _attends_as_here(module: Any, model: Any) -> bool:
 
 
 @functools.cache
-def _class_on_quire(kind: Any, forward: Callable[..., Any]) -> type:
+def _class_on_quire(kind: Any, name: str, method: Callable[..., Any]) -> type:
     return type(kind.__name__, (kind,), {
-        "forward": forward, "__module__": __name__, "__qualname__": kind.__qualname__})
+        name: method, "__module__": __name__, "__qualname__": f"{kind.__qualname__}OnQuire"})
 
 
 def replace(model: Any) -> list[Any]:
@@ -119,9 +134,9 @@ def replace(model: Any) -> list[Any]:
     replaced = []
     for module in model.modules():
         kind: Any = type(module)
-        forward = _FORWARDS.get(f"{kind.__module__}.{kind.__qualname__}")
-        if forward is not None and _attends_as_here(module, model):
-            module.__class__ = _class_on_quire(kind, forward)
+        found = _METHODS.get(f"{kind.__module__}.{kind.__qualname__}")
+        if found is not None and _attends_as_here(module, model):
+            module.__class__ = _class_on_quire(kind, *found)
             replaced.append(module)
     return replaced
 
