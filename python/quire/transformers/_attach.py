@@ -176,7 +176,7 @@ def attach(
     and there are no beams. 0: all of a prompt stays in memory.
 
     The model may be a peft.PeftModel. Its attention implementation becomes "quire", which is "sdpa"
-    for other caches. It is tried on a few tokens here. Weights are hashed at the first prompt, once
+    for other caches, or the model's own eager function where it has sinks. It is tried on a few tokens here. Weights are hashed at the first prompt, once
     per model.
 
     Raises: UnsupportedError names what Quire lacks for this model; InvalidArgumentError;

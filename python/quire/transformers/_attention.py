@@ -1,4 +1,4 @@
-"""The attention function "quire": over Quire's blocks in place, or torch's own for other caches."""
+"""The attention function "quire": over Quire's blocks in place, or torch's (with sinks the model's) for other caches."""
 
 from __future__ import annotations
 
