@@ -81,7 +81,7 @@ struct Loan {
 
 /// Sections of a record to read. Everything it points to, `out` included, must stay until the
 /// completion, or until Cancel returns. What `out` and `crcs` hold changes only when the outcome is
-/// kOk.
+/// kOk; where a sealed record is not authentic (kMiss), `out` may hold zeros.
 struct LoadRequest {
   RecordIdentity identity{};
   const RecordLayout* layout = nullptr;
