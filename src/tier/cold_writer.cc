@@ -250,8 +250,8 @@ void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
   AppendZeros(number, layout.payload_bytes() - written);
 }
 
-// Sections are sealed where they are written from. The header has their checksums, so it comes last,
-// and what is full before is held back.
+// Sections are sealed where they are written from. The header has their checksums, so it comes
+// last, and what is full before is held back.
 void ColdWriter::AppendSealed(uint32_t number, const PutRequest& request,
                               const RecordLocation& location) {
   const RecordLayout& layout = *request.layout;
