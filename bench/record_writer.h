@@ -74,12 +74,13 @@ struct RecordWriter {
                                         .tag = next};
       store->Put({&request, 1});
       const uint64_t busy = turn(0);
-      ++next;
       if (busy == 0) {
+        written.push_back(next);
         ++put;
       } else {
         turn(200);
       }
+      ++next;
     }
     store->Flush(UINT64_MAX);
     while (ended < records + 1) turn(1000);
@@ -106,7 +107,7 @@ struct RecordWriter {
     uint64_t asked = 0;
     for (uint64_t ended = 0; ended < records;) {
       while (asked < records && asked < ended + kAtOnce) {
-        const uint64_t number = next - records + asked;
+        const uint64_t number = written[written.size() - records + asked];
         std::memcpy(key.data(), &number, sizeof(number));
         // One slot may be written twice at once: nothing looks at what is in it.
         const tier::LoadRequest load = {
@@ -135,6 +136,7 @@ struct RecordWriter {
   std::vector<std::span<const std::byte>> sections;
   Digest key{};
   uint64_t next = 1;
+  std::vector<uint64_t> written;  // numbers, which are the keys
   std::unique_ptr<Files> files;
   std::unique_ptr<tier::Store> store;
 };

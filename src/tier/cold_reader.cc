@@ -6,6 +6,7 @@
 #include "base/bits.h"
 #include "base/canary.h"
 #include "base/check.h"
+#include "base/wiped_vector.h"
 #include "tier/record_seal.h"
 
 namespace quire::tier {
@@ -153,13 +154,13 @@ void ColdReader::Finish(uint32_t number) {
     unreadable_.erase(load.entry.key);
     RecordMiss miss = RecordMiss::kTruncated;
     if (!load.truncated) miss = load.scrub ? VerifyScrubbed(load) : Verify(load);
+    const RecordIdentity& identity = load.request.identity;
+    const bool served = !load.ended && state_.Serves(identity.publisher, identity.erase_epoch);
+    if (miss == RecordMiss::kNone && served && !CopyOut(load)) miss = RecordMiss::kPayloadDamaged;
     if (miss != RecordMiss::kNone && IsDamage(load, miss)) state_.Quarantine(load.entry);
     if (!load.ended && miss != RecordMiss::kNone) End(load, StoreOutcome::kMiss, miss);
     if (!load.ended) {
-      const RecordIdentity& identity = load.request.identity;
-      const bool served = state_.Serves(identity.publisher, identity.erase_epoch);
       if (served) {
-        CopyOut(load);
         KeepHeader(load);
         state_.Use(load.entry.key, identity.block_index);
       }
@@ -249,21 +250,10 @@ RecordMiss ColdReader::Verify(Load& load) {
   }
   if (miss != RecordMiss::kNone) return miss;
   if (Planted(Canary::kSkipVerify)) return miss;
-  const bool good = state_.keys != nullptr ? Opens(load)
-                                           : Checks(load, request.layout->header_bytes(),
-                                                    request.section_first, request.section_count);
+  if (state_.keys != nullptr) return miss;  // tags say what checksums do: see OpenOut
+  const bool good =
+      Checks(load, request.layout->header_bytes(), request.section_first, request.section_count);
   return good ? RecordMiss::kNone : RecordMiss::kPayloadDamaged;
-}
-
-// A tag says all that a checksum does. What is opened takes the place of what was read.
-bool ColdReader::Opens(Load& load) {
-  const LoadRequest& request = load.request;
-  RecordOpener opener(*state_.keys, request.identity, *request.layout);
-  for (uint32_t i = 0; i < request.section_count; ++i) {
-    const uint32_t section = request.section_first + i;
-    if (!opener.Open(section, SectionOf(load, section))) return false;
-  }
-  return true;
 }
 
 // Where a section lies in what was read.
@@ -313,15 +303,29 @@ bool ColdReader::Checks(Load& load, uint64_t header_bytes, size_t first, size_t 
   return checker.Good(first, count);
 }
 
-void ColdReader::CopyOut(Load& load) {
+// False: a sealed section is not what was sealed.
+bool ColdReader::CopyOut(Load& load) {
+  if (state_.keys != nullptr) return OpenOut(load);
   const LoadRequest& request = load.request;
   for (uint32_t i = 0; i < request.section_count; ++i) {
     CopySection(load, request.layout->offset(request.section_first + i), request.out[i]);
   }
   const auto stored = StoredSections(HeaderOf(load)).subspan(request.section_first);
-  for (size_t i = 0; i < request.crcs.size(); ++i) {
-    request.crcs[i] = state_.keys != nullptr ? Crc32c(request.out[i]) : stored[i].crc;
+  for (size_t i = 0; i < request.crcs.size(); ++i) request.crcs[i] = stored[i].crc;
+  return true;
+}
+
+bool ColdReader::OpenOut(Load& load) {
+  const LoadRequest& request = load.request;
+  RecordOpener opener(*state_.keys, request.identity, *request.layout);
+  for (uint32_t i = 0; i < request.section_count; ++i) {
+    const uint32_t section = request.section_first + i;
+    if (opener.Open(section, SectionOf(load, section), request.out[i])) continue;
+    for (const auto out : request.out.first(i + 1)) Wipe(out);
+    return false;
   }
+  for (size_t i = 0; i < request.crcs.size(); ++i) request.crcs[i] = Crc32c(request.out[i]);
+  return true;
 }
 
 void ColdReader::CopySection(Load& load, uint64_t payload_offset, std::span<std::byte> out) {

@@ -229,33 +229,59 @@ void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
   const RecordLayout& layout = *request.layout;
   QUIRE_CHECK(request.sections.size() == layout.sections().size());
   QUIRE_CHECK(request.crcs.empty() || request.crcs.size() == request.sections.size());
-  const auto sections = Sealed(request);
-  const bool known = !request.crcs.empty() && state_.keys == nullptr;
-  crcs_.clear();
-  for (size_t i = 0; i < sections.size(); ++i) {
-    QUIRE_CHECK(sections[i].size() == layout.sections()[i].bytes);
-    crcs_.push_back(known ? request.crcs[i] : Crc32c(sections[i]));
+  // The segment is in use until the commit ends.
+  if (open_.segments.insert(number).second) ++state_.segments[number].writes;
+  if (state_.keys != nullptr) return AppendSealed(number, request, location);
+  crcs_.assign(request.crcs.begin(), request.crcs.end());
+  for (size_t i = 0; i < request.sections.size(); ++i) {
+    QUIRE_CHECK(request.sections[i].size() == layout.sections()[i].bytes);
+    if (request.crcs.empty()) crcs_.push_back(Crc32c(request.sections[i]));
   }
   header_.resize(layout.header_bytes());
   EncodeHeader(request.identity, layout, location, crcs_, header_);
-  // The segment is in use until the commit ends.
-  if (open_.segments.insert(number).second) ++state_.segments[number].writes;
   Append(number, header_);
   Wipe(std::span(header_));  // it has the tokens
   uint64_t written = 0;
-  for (size_t i = 0; i < sections.size(); ++i) {
+  for (size_t i = 0; i < request.sections.size(); ++i) {
     AppendZeros(number, layout.offset(i) - written);
-    Append(number, sections[i]);
-    written = layout.offset(i) + sections[i].size();
+    Append(number, request.sections[i]);
+    written = layout.offset(i) + request.sections[i].size();
   }
   AppendZeros(number, layout.payload_bytes() - written);
 }
 
-std::span<const std::span<const std::byte>> ColdWriter::Sealed(const PutRequest& request) {
-  if (state_.keys == nullptr) return request.sections;
+// Sections are sealed where they are written from. The header has their checksums, so it comes
+// last, and what is full before is held back.
+void ColdWriter::AppendSealed(uint32_t number, const PutRequest& request,
+                              const RecordLocation& location) {
+  const RecordLayout& layout = *request.layout;
   const auto key = state_.keys->KeyFor(request.identity.publisher);
   QUIRE_CHECK(key.has_value());  // SealedStore has made it
-  return sealer_.Seal(*key, request.identity, *request.layout, request.sections);
+  RecordSealer sealer(*key, request.identity, layout);
+  holds_back_ = true;
+  const auto header = Room(number, layout.header_bytes());
+  crcs_.clear();
+  uint64_t written = 0;
+  for (uint32_t i = 0; i < request.sections.size(); ++i) {
+    const uint64_t bytes = layout.sections()[i].bytes;
+    AppendZeros(number, layout.offset(i) - written);
+    const auto pieces = Room(number, bytes);
+    sealer.Seal(i, request.sections[i], pieces);
+    uint32_t crc = 0;
+    for (const auto piece : pieces) crc = Crc32c(piece, crc);
+    crcs_.push_back(crc);
+    written = layout.offset(i) + bytes;
+  }
+  AppendZeros(number, layout.payload_bytes() - written);
+  header_.resize(layout.header_bytes());
+  EncodeHeader(request.identity, layout, location, crcs_, header_);
+  std::span<const std::byte> left = header_;
+  for (const auto piece : header) {
+    std::ranges::copy(left.first(piece.size()), piece.begin());
+    left = left.subspan(piece.size());
+  }
+  holds_back_ = false;
+  SubmitHeld();
 }
 
 void ColdWriter::AppendZeros(uint32_t number, uint64_t count) {
@@ -264,21 +290,34 @@ void ColdWriter::AppendZeros(uint32_t number, uint64_t count) {
 }
 
 void ColdWriter::Append(uint32_t number, std::span<const std::byte> bytes) {
+  const bool held_back = std::exchange(holds_back_, true);
+  for (const auto piece : Room(number, bytes.size())) {
+    std::copy_n(bytes.begin(), piece.size(), piece.begin());
+    bytes = bytes.subspan(piece.size());
+  }
+  holds_back_ = held_back;
+  SubmitHeld();
+}
+
+// The next bytes of a segment, to be filled in.
+std::vector<std::span<std::byte>> ColdWriter::Room(uint32_t number, uint64_t bytes) {
   Stream& stream = streams_[number];
   uint64_t& end = state_.segments[number].end;
-  while (!bytes.empty()) {
+  std::vector<std::span<std::byte>> pieces;
+  while (bytes > 0) {
     if (!stream.chunk) {
       stream.chunk = state_.write_staging.Take();
       stream.chunk_begin = end;
     }
     const std::span<std::byte> chunk = state_.write_staging[*stream.chunk];
     const uint64_t filled = end - stream.chunk_begin;
-    const uint64_t count = std::min<uint64_t>(bytes.size(), chunk.size() - filled);
-    std::copy_n(bytes.begin(), count, chunk.begin() + static_cast<ptrdiff_t>(filled));
+    const uint64_t count = std::min<uint64_t>(bytes, chunk.size() - filled);
+    pieces.push_back(chunk.subspan(filled, count));
     end += count;
-    bytes = bytes.subspan(count);
+    bytes -= count;
     if (filled + count == chunk.size()) SendChunk(number);
   }
+  return pieces;
 }
 
 void ColdWriter::SendChunk(uint32_t number) {
@@ -303,6 +342,7 @@ void ColdWriter::SendChunk(uint32_t number) {
 // Zeros that are on their way to the same place must not come after what is written there. Where
 // writing has failed nothing more is written.
 void ColdWriter::SubmitHeld() {
+  if (holds_back_) return;
   std::erase_if(held_, [&](const Held& held) {
     const Segment& segment = state_.segments[held.segment];
     const uint64_t end = held.request.offset + held.request.bytes;

@@ -85,7 +85,8 @@ class ColdWriter {
   bool StagingHas(uint64_t bytes, uint64_t room) const;
   void Seal(uint32_t number);
   void Append(uint32_t number, std::span<const std::byte> bytes);
-  std::span<const std::span<const std::byte>> Sealed(const PutRequest& request);
+  void AppendSealed(uint32_t number, const PutRequest& request, const RecordLocation& location);
+  std::vector<std::span<std::byte>> Room(uint32_t number, uint64_t bytes);
   void AppendZeros(uint32_t number, uint64_t count);
   void AppendRecord(uint32_t number, const PutRequest& request, const RecordLocation& location);
   void SendChunk(uint32_t number);
@@ -110,8 +111,8 @@ class ColdWriter {
   std::vector<Held> held_;
   std::map<uint32_t, Staging> fronts_;  // by segment: on their way
   std::vector<std::byte> header_;
-  RecordSealer sealer_;
   std::vector<uint32_t> crcs_;
+  bool holds_back_ = false;       // what is full: some of it is not filled in yet
   std::vector<uint32_t> failed_;  // segments
 };
 

@@ -120,39 +120,48 @@ uint64_t UnsealedBytesMin(uint64_t sealed_bytes) {
   return sealed_bytes - std::min(sealed_bytes, SealMargin(sealed_bytes));
 }
 
-std::span<const std::span<const std::byte>> RecordSealer::Seal(
-    const keys::DataKey& key, const RecordIdentity& identity, const RecordLayout& layout,
-    std::span<const std::span<const std::byte>> sections) {
-  uint64_t total = 0;
-  for (const SectionSpec& section : layout.sections()) total += section.bytes;
-  bytes_.resize(total);
-  sealed_.clear();
-  const Digest with = HeaderDigest(identity, layout);
-  SectionSeal seal = {.salt = keys::RandomSalt(), .number = key.number, .reserved = 0, .tag = {}};
-  keys::Cipher cipher(keys::SaltedKey(key.key->bytes(), kRecordUse, seal.salt).bytes());
-  std::byte* to = bytes_.data();
-  for (uint32_t i = 0; i < sections.size(); ++i) {
-    const uint64_t bytes = sections[i].size();
-    QUIRE_CHECK(bytes + kSectionSealBytes == layout.sections()[i].bytes);
-    cipher.BeginClose(i, std::as_bytes(std::span(with)));
-    cipher.Update(sections[i], to);
-    seal.tag = cipher.EndClose();
-    std::memcpy(to + bytes, &seal, sizeof(seal));
-    sealed_.emplace_back(to, bytes + kSectionSealBytes);
-    to += bytes + kSectionSealBytes;
+RecordSealer::RecordSealer(const keys::DataKey& key, const RecordIdentity& identity,
+                           const RecordLayout& layout)
+    : number_(key.number),
+      salt_(keys::RandomSalt()),
+      with_(HeaderDigest(identity, layout)),
+      cipher_(keys::SaltedKey(key.key->bytes(), kRecordUse, salt_).bytes()) {}
+
+void RecordSealer::Seal(uint32_t section, std::span<const std::byte> plain,
+                        std::span<const std::span<std::byte>> pieces) {
+  cipher_.BeginClose(section, std::as_bytes(std::span(with_)));
+  std::span<const std::byte> left = plain;
+  for (const auto piece : pieces) {
+    const auto some = left.first(std::min(left.size(), piece.size()));
+    cipher_.Update(some, piece.data());
+    left = left.subspan(some.size());
   }
-  return sealed_;
+  QUIRE_CHECK(left.empty());
+  const SectionSeal seal = {
+      .salt = salt_, .number = number_, .reserved = 0, .tag = cipher_.EndClose()};
+  std::span<const std::byte> rest = std::as_bytes(std::span(&seal, 1));
+  uint64_t at = 0;
+  for (const auto piece : pieces) {
+    const uint64_t from = std::max<uint64_t>(at, plain.size());
+    at += piece.size();
+    if (from >= at) continue;
+    const auto some = rest.first(std::min<uint64_t>(rest.size(), at - from));
+    std::ranges::copy(some, piece.last(at - from).begin());
+    rest = rest.subspan(some.size());
+  }
+  QUIRE_CHECK(rest.empty());
 }
 
 RecordOpener::RecordOpener(const keys::KeyRing& keys, const RecordIdentity& identity,
                            const RecordLayout& layout)
     : keys_(keys), owner_(identity.publisher), with_(HeaderDigest(identity, layout)) {}
 
-bool RecordOpener::Open(uint32_t section, std::span<const std::span<std::byte>> pieces) {
+bool RecordOpener::Open(uint32_t section, std::span<const std::span<std::byte>> pieces,
+                        std::span<std::byte> out) {
   uint64_t total = 0;
   for (const auto piece : pieces) total += piece.size();
-  if (total < kSectionSealBytes) return false;
-  const uint64_t plain = total - kSectionSealBytes;
+  if (total != out.size() + kSectionSealBytes) return false;
+  const uint64_t plain = out.size();
   std::array<std::byte, kSectionSealBytes> behind;
   uint64_t at = 0;
   for (const auto piece : pieces) {
@@ -174,11 +183,10 @@ bool RecordOpener::Open(uint32_t section, std::span<const std::span<std::byte>> 
     salt_ = seal.salt;
   }
   cipher_->BeginOpen(section, std::as_bytes(std::span(with_)));
-  uint64_t left = plain;
   for (const auto piece : pieces) {
-    const auto bytes = piece.first(std::min<uint64_t>(left, piece.size()));
-    cipher_->Update(bytes, bytes.data());
-    left -= bytes.size();
+    const auto bytes = piece.first(std::min(out.size(), piece.size()));
+    cipher_->Update(bytes, out.data());
+    out = out.subspan(bytes.size());
   }
   return cipher_->EndOpen(seal.tag);
 }

@@ -44,14 +44,19 @@ uint64_t UnsealedBytesMin(uint64_t sealed_bytes);
 /// Threads: one at a time
 class RecordSealer {
  public:
-  /// `record` is what Disguise gave. What is returned is valid until the next call.
-  std::span<const std::span<const std::byte>> Seal(
-      const keys::DataKey& key, const RecordIdentity& identity, const RecordLayout& layout,
-      std::span<const std::span<const std::byte>> sections);
+  /// `identity` and `layout` are what Disguise gave.
+  RecordSealer(const keys::DataKey& key, const RecordIdentity& identity,
+               const RecordLayout& layout);
+
+  /// Seals a section into pieces, which have room for it and for what is behind it.
+  void Seal(uint32_t section, std::span<const std::byte> plain,
+            std::span<const std::span<std::byte>> pieces);
 
  private:
-  std::vector<std::byte> bytes_;
-  std::vector<std::span<const std::byte>> sealed_;
+  const uint32_t number_;
+  const keys::Salt salt_;
+  const Digest with_;
+  keys::Cipher cipher_;
 };
 
 /// Opens sections of one record.
@@ -63,9 +68,10 @@ class RecordOpener {
   RecordOpener(const keys::KeyRing& keys, const RecordIdentity& identity,
                const RecordLayout& layout);
 
-  /// Opens a section that lies in pieces: the plain bytes take the place of the sealed ones. False:
-  /// it is not that section of that record, or was changed, or its key is gone.
-  bool Open(uint32_t section, std::span<const std::span<std::byte>> pieces);
+  /// Opens a section that lies in pieces. False: it is not that section of that record, or was
+  /// changed, or its key is gone; what `out` holds is of no use then.
+  bool Open(uint32_t section, std::span<const std::span<std::byte>> pieces,
+            std::span<std::byte> out);
 
  private:
   const keys::KeyRing& keys_;

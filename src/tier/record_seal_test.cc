@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -78,12 +79,21 @@ TEST_F(RecordSealTest, NothingIsSealedTwiceAlike) {
   const auto sealed = Disguise(*keys_, record.identity(), layout);
   const auto key = keys_->KeyFor(sealed->identity.publisher);
   ASSERT_TRUE(key);
-  RecordSealer sealer;
   const auto seal = [&] {
-    std::vector<std::byte> bytes;
-    for (const auto section :
-         sealer.Seal(*key, sealed->identity, sealed->layout, record.sections())) {
-      bytes.insert(bytes.end(), section.begin(), section.end());
+    RecordSealer sealer(*key, sealed->identity, sealed->layout);
+    std::vector<std::byte> bytes(sealed->layout.payload_bytes());
+    for (uint32_t i = 0; i < record.sections().size(); ++i) {
+      // In pieces that end anywhere, also in what is behind the bytes.
+      const auto section =
+          std::span(bytes).subspan(sealed->layout.offset(i), sealed->layout.sections()[i].bytes);
+      const std::array pieces = {section.first(10 + i), section.subspan(10 + i, 3000 - i),
+                                 section.subspan(3010)};
+      sealer.Seal(i, record.sections()[i], pieces);
+      RecordOpener opener(*keys_, sealed->identity, sealed->layout);
+      std::vector<std::byte> plain(record.sections()[i].size());
+      EXPECT_TRUE(opener.Open(i, pieces, plain));
+      EXPECT_TRUE(std::ranges::equal(plain, record.sections()[i]));
+      EXPECT_FALSE(opener.Open(i + 1, pieces, plain));
     }
     return bytes;
   };
