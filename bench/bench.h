@@ -72,6 +72,7 @@ std::vector<Case> CodecCases(const Options& options);
 std::vector<Case> IndexCases(const Options& options);
 std::vector<Case> ModelCases(const Options& options);
 std::vector<Case> PoolCases(const Options& options);
+std::vector<Case> RanksCases(const Options& options);
 std::vector<Case> ServeCases(const Options& options);
 std::vector<Case> StreamCases(const Options& options);
 std::vector<Case> TierCases(const Options& options);

@@ -46,7 +46,7 @@ class SequenceRanks {
   /// Errors: kInvalidArgument a number of ranks that lanes cannot be divided among
   static Result<ranks::LaneShare> ShareOf(const ranks::Group& group);
 
-  struct Parts {
+  struct Components {
     ranks::Group& group;
     Cache& cache;
     model::Model& model;
@@ -58,7 +58,7 @@ class SequenceRanks {
   };
   /// Returns when all ranks are there.
   /// Errors: as ranks::ShareCache::Create and ranks::Member::Join
-  static Result<std::unique_ptr<SequenceRanks>> Join(const Parts& parts);
+  static Result<std::unique_ptr<SequenceRanks>> Join(const Components& components);
 
   /// Null: this rank follows.
   ranks::LeaderCache* leader() { return leader_.get(); }
@@ -66,7 +66,7 @@ class SequenceRanks {
   Result<void> Follow() { return ranks::Follow(*member_, vocab_); }
 
  private:
-  SequenceRanks(ranks::ShareCache cache, const Parts& parts);
+  SequenceRanks(ranks::ShareCache cache, const Components& components);
 
   ranks::ShareCache cache_;
   const uint64_t vocab_;
