@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -162,7 +163,7 @@ class Contestants {
   Stage alone_ = MakeStage(0, 1);
   std::unique_ptr<serve::Engine> engine_alone_;
   ranks::LocalRanks local_;
-  std::vector<std::unique_ptr<ranks::Transport>> ends_;
+  std::array<std::unique_ptr<ranks::Transport>, kRanks> ends_;
   std::vector<Stage> stages_;
   ranks::Group group_{*ends_[0], SystemClock(), {}};
   std::thread follower_;
