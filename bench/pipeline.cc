@@ -190,7 +190,7 @@ Case PipelineCase(const std::string& name, const Load& load) {
 }  // namespace
 
 std::vector<Case> PipelineCases(const Options&) {
-  return {PipelineCase("prompts", {.prompt_tokens = 128, .answer_tokens = 1}),
+  return {PipelineCase("prompts", {.prompt_tokens = 256, .answer_tokens = 1}),
           PipelineCase("answers", {.prompt_tokens = 16, .answer_tokens = 32})};
 }
 
