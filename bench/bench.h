@@ -73,6 +73,7 @@ std::vector<Case> IndexCases(const Options& options);
 std::vector<Case> ModelCases(const Options& options);
 std::vector<Case> PipelineCases(const Options& options);
 std::vector<Case> PoolCases(const Options& options);
+std::vector<Case> RanksCases(const Options& options);
 std::vector<Case> ServeCases(const Options& options);
 std::vector<Case> StreamCases(const Options& options);
 std::vector<Case> TierCases(const Options& options);

@@ -1,9 +1,10 @@
-// Four requests on a pipeline of two ranks, threads with a core each, beside the same requests on one
-// rank with one core. The floor is half of the time of one rank: what two cores can do at best.
+// Four requests on a pipeline of two ranks, threads with a core each, beside the same requests on
+// one rank with one core. The floor is half of the time of one rank: the best of two cores.
 #include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -162,7 +163,7 @@ class Contestants {
   Stage alone_ = MakeStage(0, 1);
   std::unique_ptr<serve::Engine> engine_alone_;
   ranks::LocalRanks local_;
-  std::vector<std::unique_ptr<ranks::Transport>> ends_;
+  std::array<std::unique_ptr<ranks::Transport>, kRanks> ends_;
   std::vector<Stage> stages_;
   ranks::Group group_{*ends_[0], SystemClock(), {}};
   std::thread follower_;
@@ -189,7 +190,7 @@ Case PipelineCase(const std::string& name, const Load& load) {
 }  // namespace
 
 std::vector<Case> PipelineCases(const Options&) {
-  return {PipelineCase("prompts", {.prompt_tokens = 128, .answer_tokens = 1}),
+  return {PipelineCase("prompts", {.prompt_tokens = 256, .answer_tokens = 1}),
           PipelineCase("answers", {.prompt_tokens = 16, .answer_tokens = 32})};
 }
 

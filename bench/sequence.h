@@ -61,6 +61,7 @@ class DecodedSequence {
                               .slots = slots};
     return {.sealed = table, .open = table};
   }
+  uint64_t blocks() const { return slots_.size(); }
   uint32_t block_tokens() const { return layout_.block_tokens(); }
 
   /// The bytes of one layer, block by block: piece `piece` of `pieces` of its blocks.

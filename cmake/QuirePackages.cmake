@@ -65,6 +65,7 @@ interface needs C++23, the C interface C99.")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME quire)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4, libzmq5")
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS "openmpi-bin")  # loaded for --ranks
 set(CPACK_COMPONENT_PROGRAM_DESCRIPTION "KV cache of LLM inference: command line
 Quire is the KV cache of LLM inference: paged, shared by prefix, within a
 hard budget, with attention kernels that read it in place.

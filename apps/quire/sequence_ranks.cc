@@ -16,24 +16,24 @@ Result<ranks::LaneShare> SequenceRanks::ShareOf(const ranks::Group& group) {
                           size, kLanes));
 }
 
-SequenceRanks::SequenceRanks(ranks::ShareCache cache, const Parts& parts)
+SequenceRanks::SequenceRanks(ranks::ShareCache cache, const Components& components)
     : cache_(std::move(cache)),
-      vocab_(parts.model.config().vocab),
-      member_(std::make_unique<ranks::Member>(ranks::Member::Parts{
-          parts.group, cache_, parts.model, parts.attention, parts.executor})) {
-  if (parts.group.rank() == 0) leader_ = std::make_unique<ranks::LeaderCache>(*member_);
+      vocab_(components.model.config().vocab),
+      member_(std::make_unique<ranks::Member>(ranks::Member::Components{
+          components.group, cache_, components.model, components.attention, components.executor})) {
+  if (components.group.rank() == 0) leader_ = std::make_unique<ranks::LeaderCache>(*member_);
 }
 
-Result<std::unique_ptr<SequenceRanks>> SequenceRanks::Join(const Parts& parts) {
-  QUIRE_ASSIGN(const ranks::LaneShare share, ShareOf(parts.group));
-  QUIRE_ASSIGN(auto cache, ranks::ShareCache::Create(
-                               parts.cache, parts.identity, share,
-                               {.vocab = parts.model.config().vocab, .loads = parts.loads}));
-  std::unique_ptr<SequenceRanks> joined(new SequenceRanks(std::move(cache), parts));
+Result<std::unique_ptr<SequenceRanks>> SequenceRanks::Join(const Components& components) {
+  QUIRE_ASSIGN(const ranks::LaneShare share, ShareOf(components.group));
+  QUIRE_ASSIGN(auto cache, ranks::ShareCache::Create(components.cache, components.identity, share,
+                                                     {.vocab = components.model.config().vocab,
+                                                      .loads = components.loads}));
+  std::unique_ptr<SequenceRanks> joined(new SequenceRanks(std::move(cache), components));
   // Whatever decides bits; secrets differ, each rank has a store of its own.
-  Identity same = parts.identity;
+  Identity same = components.identity;
   same.domain.secret = {};
-  const Digest description = RootKey(same, parts.geometry, parts.cache.options().profile);
+  const Digest description = RootKey(same, components.geometry, components.cache.options().profile);
   QUIRE_TRY(joined->member_->Join(description, kRankLoadDeadlineUs));
   return joined;
 }

@@ -25,7 +25,7 @@ class SequenceRanks final : public Rank {
   /// Errors: kInvalidArgument a number of ranks that lanes cannot be divided among
   static Result<ranks::LaneShare> ShareOf(const ranks::Group& group);
 
-  struct Parts {
+  struct Components {
     ranks::Group& group;
     Cache& cache;
     model::Model& model;
@@ -37,7 +37,7 @@ class SequenceRanks final : public Rank {
   };
   /// Returns when all ranks are there.
   /// Errors: as ranks::ShareCache::Create and ranks::Member::Join
-  static Result<std::unique_ptr<SequenceRanks>> Join(const Parts& parts);
+  static Result<std::unique_ptr<SequenceRanks>> Join(const Components& components);
 
   bool leads() const override { return leader_ != nullptr; }
   Result<void> Follow() override { return ranks::Follow(*member_, vocab_); }
@@ -47,7 +47,7 @@ class SequenceRanks final : public Rank {
   nlohmann::ordered_json Describe() const override;
 
  private:
-  SequenceRanks(ranks::ShareCache cache, const Parts& parts);
+  SequenceRanks(ranks::ShareCache cache, const Components& components);
 
   ranks::ShareCache cache_;
   const uint64_t vocab_;

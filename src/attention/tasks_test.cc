@@ -72,6 +72,29 @@ class TasksTest : public testing::Test {
   std::vector<float> states_;
 };
 
+/// Blocks of splits in other lanes may be elsewhere: on another rank.
+TEST_F(TasksTest, ABlockNeedsASlotOnlyWhereItsLaneIsAskedFor) {
+  const BatchTables joined = Joined();
+  const BlockTables tables = joined.tables();
+  const uint64_t begin = tables.sealed.indptr[1];
+  spoiled_.assign(tables.sealed.slots, tables.sealed.slots + tables.sealed.indptr[2]);
+  const uint64_t blocks_per_split = kSplitTokens / shape_.key.block_tokens;
+  std::fill_n(spoiled_.begin() + static_cast<int64_t>(begin + blocks_per_split), blocks_per_split,
+              kNoSlot);  // split 1
+  BlockTables holes = tables;
+  holes.sealed.slots = holes.open.slots = spoiled_.data();
+  AttentionTask task = Good();
+  const auto taken = [&] { return ValidateTasks(shape_, holes, {&task, 1}).has_value(); };
+  EXPECT_FALSE(taken());  // `out` takes all lanes
+  task.out = nullptr;
+  task.to = States(kAllLanes & ~LaneSet{2});
+  EXPECT_TRUE(taken());
+  task.to = States(LaneSet{2});
+  EXPECT_FALSE(taken());
+  task.splits = {.begin = 2};
+  EXPECT_TRUE(taken());
+}
+
 TEST_F(TasksTest, WhatIsMissingOrTooFarIsRefused) {
   EXPECT_TRUE(IsTaken(Good()));
   ExpectRefused("queries is null", [](auto&, auto& task) { task.queries = nullptr; });

@@ -166,6 +166,11 @@ Result<void> Group::BroadcastAny(uint32_t root, std::vector<std::byte>& bytes) {
 }
 
 Result<void> Group::AllGather(std::span<const std::byte> own, std::span<std::byte> all) {
+  QUIRE_ASSIGN(Transfer transfer, BeginAllGather(own, all));
+  return transfer.Wait();
+}
+
+Result<Transfer> Group::BeginAllGather(std::span<const std::byte> own, std::span<std::byte> all) {
   QUIRE_CHECK(all.size() == own.size() * size());
   QUIRE_TRY(Check());
   Transfer transfer = Begin("all-gather");
@@ -180,7 +185,7 @@ Result<void> Group::AllGather(std::span<const std::byte> own, std::span<std::byt
   for (uint32_t i = 1; i < size(); ++i) {
     QUIRE_TRY(AddSend(transfer, (rank() + i) % size(), Channel::kCollective, own));
   }
-  return transfer.Wait();
+  return transfer;
 }
 
 Result<std::vector<std::vector<std::byte>>> Group::AllGatherAny(std::span<const std::byte> own) {

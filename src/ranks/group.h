@@ -72,9 +72,11 @@ class Transfer {
 /// Threads:  one at a time
 /// Lifetime: transport and clock must outlive it
 ///
-/// Needs size <= kRanksMax. Errors of all calls: kDeadline names the ranks that were not heard; kIo the transport failed;
-///                      kCorrupt a rank sent another number of bytes than this one expects, so they
-///                      are at different calls. The group is of no use then
+/// Needs size <= kRanksMax.
+///
+/// Errors of all calls: kDeadline names the ranks that were not heard; kIo the transport failed;
+/// kCorrupt a rank sent another number of bytes than this one expects, so they are at different
+/// calls. The group is of no use then
 class Group {
  public:
   Group(Transport& transport, const Clock& clock, const GroupOptions& options)
@@ -103,6 +105,8 @@ class Group {
   Result<void> BroadcastAny(uint32_t root, std::vector<std::byte>& bytes);
   /// Shape: own of the same length on every rank, all [size, own]
   Result<void> AllGather(std::span<const std::byte> own, std::span<std::byte> all);
+  /// The same beside computation. Both must stay until the transfer is done.
+  Result<Transfer> BeginAllGather(std::span<const std::byte> own, std::span<std::byte> all);
   /// The same of lengths that differ. Returns [size] of bytes
   Result<std::vector<std::vector<std::byte>>> AllGatherAny(std::span<const std::byte> own);
   /// Returns when every rank has called it. `deadline_us`: another deadline for this call, where

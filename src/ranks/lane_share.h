@@ -10,8 +10,8 @@
 namespace quire::ranks {
 
 /// Of `ranks` ranks, rank r owns the lanes l with l mod ranks = r: whole subtrees of the tree on
-/// which lanes merge. Of every `ranks` consecutive splits it owns one. The tokens of its splits, one
-/// after the other, are its *share* of a text.
+/// which lanes merge. Of every `ranks` consecutive splits it owns one. The tokens of its splits,
+/// one after the other, are its *share* of a text.
 class LaneShare {
  public:
   /// Needs ranks a power of two, at most kLanes, and rank < ranks.

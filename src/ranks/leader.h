@@ -1,5 +1,5 @@
-// Rank 0 of a sequence-parallel group: an engine on it uses a cache and takes steps as ever, and all
-// ranks do so.
+// Rank 0 of a sequence-parallel group: an engine on it uses a cache and takes steps as ever, and
+// all ranks do so.
 #ifndef QUIRE_RANKS_LEADER_H_
 #define QUIRE_RANKS_LEADER_H_
 
@@ -14,10 +14,10 @@
 
 namespace quire::ranks {
 
-/// Acquire, Open, and what is done with a sequence, is told to all ranks first. Lengths are those of
-/// whole texts. A plan must be opened before the next Acquire, or never. Statistics, Evict, Trim,
-/// Resize and Verify are those of this rank's share. kUnsupported: tenants, pins, loads (Acquire
-/// has loaded all), Prefetch and Demote.
+/// Acquire, Open, and what is done with a sequence, is told to all ranks first. Lengths are those
+/// of whole texts. A plan must be opened before the next Acquire, or never. Statistics, Evict,
+/// Trim, Resize and Verify are those of this rank's share. kUnsupported: tenants, pins, loads
+/// (Acquire has loaded all), Prefetch and Demote.
 ///
 /// Threads:  one at a time, but for the calls of this rank's share, which are those of its cache
 /// Lifetime: `member` must outlive it, and it must outlive its sequences

@@ -31,7 +31,7 @@ uint64_t LogitsOf(const StepEntry& entry) {
 
 Result<std::vector<Member::Opinion>> Member::Agree(const Result<void>& done,
                                                    const Opinion& opinion) {
-  Group& group = parts_.group;
+  Group& group = components_.group;
   struct Vote {
     Opinion opinion{};
     uint64_t code = 0;  // of an error
@@ -64,14 +64,14 @@ Result<void> Member::CheckSame(std::span<const Opinion> opinions, std::string_vi
     others += fmt::format("{}{}", others.empty() ? "" : ", ", rank);
   }
   if (others.empty()) return {};
-  return std::unexpected(parts_.group.Fail(
+  return std::unexpected(components_.group.Fail(
       {ErrorCode::kCorrupt,
        fmt::format("ranks: rank {} differs from rank 0 in {}; nothing of it is used", others,
                    what)}));
 }
 
 Result<void> Member::Join(const Digest& description, uint64_t deadline_us) {
-  QUIRE_TRY(parts_.group.Barrier(deadline_us));
+  QUIRE_TRY(components_.group.Barrier(deadline_us));
   QUIRE_ASSIGN(const auto opinions, Agree({}, {.digest = description}));
   return CheckSame(opinions, "its program, model or options");
 }
@@ -83,7 +83,7 @@ Result<Member::Acquired> Member::Acquire(const Command& command) {
   ShareCache::Request request = {.prompt = prompt_,
                                  .reuse = command.reuse,
                                  .open_as = command.has_options ? &command.options : nullptr};
-  auto found = parts_.cache.Acquire(request);
+  auto found = components_.cache.Acquire(request);
   while (true) {
     Opinion opinion;
     Result<void> done;
@@ -104,19 +104,19 @@ Result<Member::Acquired> Member::Acquire(const Command& command) {
       return Acquired{.plan = std::move(found->plan), .tokens = prompt_found_};
     }
     request.tokens_max = least->value;
-    const LaneShare& share = parts_.cache.share();
+    const LaneShare& share = components_.cache.share();
     if (share.Before(found->tokens) == share.Before(request.tokens_max)) {
       found->tokens = request.tokens_max;
       continue;
     }
     const MissReason reason = static_cast<MissReason>(least->digest[0]);
-    found = parts_.cache.Acquire(request);
+    found = components_.cache.Acquire(request);
     if (found && found->tokens == request.tokens_max) found->reason = reason;
   }
 }
 
 Result<void> Member::Open(const Command& command, Plan plan) {
-  auto opened = parts_.cache.Open(std::move(plan), prompt_, prompt_found_, command.options);
+  auto opened = components_.cache.Open(std::move(plan), prompt_, prompt_found_, command.options);
   Result<void> done;
   if (!opened) done = std::unexpected(opened.error());
   QUIRE_TRY(Agree(done, {}));
@@ -144,16 +144,16 @@ Result<void> Member::Step(const Command& command, std::span<float* const> logits
     if (reserved) reserved = sequence.Reserve(sequence.length() + entry.tokens);
   }
   QUIRE_TRY(Agree(reserved, {}));
-  auto done = parts_.model.Step(items, attention_, parts_.executor);
+  auto done = components_.model.Step(items, attention_, components_.executor);
   if (!done) {
-    done.error().message = OfRank(parts_.group.rank(), done.error().message);
-    return std::unexpected(parts_.group.Fail(std::move(done).error()));
+    done.error().message = OfRank(components_.group.rank(), done.error().message);
+    return std::unexpected(components_.group.Fail(std::move(done).error()));
   }
   ++steps_;
   Blake2b<sizeof(Digest)> digest;
   digest.UpdateNumber(steps_);
   digest.Update(std::as_bytes(std::span(command.tokens)));
-  const uint64_t vocab = parts_.model.config().vocab;
+  const uint64_t vocab = components_.model.config().vocab;
   for (size_t i = 0; i < items.size(); ++i) {
     digest.UpdateNumber(items[i].sequence->length());
     const std::span<const float> rows(logits[i], LogitsOf(command.items[i]) * vocab);
@@ -169,7 +169,7 @@ Result<void> Member::Rollback(const Command& command) {
   if (auto agreed = Agree(done, {}); !agreed) {
     // What some ranks have cut and others not is of no use.
     if (!done) return std::unexpected(std::move(agreed).error());
-    return std::unexpected(parts_.group.Fail(std::move(agreed).error()));
+    return std::unexpected(components_.group.Fail(std::move(agreed).error()));
   }
   return {};
 }

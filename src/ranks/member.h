@@ -23,10 +23,10 @@ namespace quire::ranks {
 /// that differs without such a refusal, or a failure in the middle, ends the group.
 ///
 /// Threads:  one at a time
-/// Lifetime: the parts must outlive it
+/// Lifetime: the components must outlive it
 class Member {
  public:
-  struct Parts {
+  struct Components {
     Group& group;
     ShareCache& cache;
     model::Model& model;
@@ -34,11 +34,12 @@ class Member {
     Executor& executor;
   };
 
-  explicit Member(const Parts& parts)
-      : parts_(parts), attention_(parts.attention, parts.group, parts.cache.share()) {}
+  explicit Member(const Components& components)
+      : components_(components),
+        attention_(components.attention, components.group, components.cache.share()) {}
 
-  Group& group() { return parts_.group; }
-  ShareCache& cache() { return parts_.cache; }
+  Group& group() { return components_.group; }
+  ShareCache& cache() { return components_.cache; }
 
   /// Before the first command: whether all ranks are the same program with the same model and
   /// options. `deadline_us`: for ranks that are still loading.
@@ -75,7 +76,7 @@ class Member {
   /// Ends the group where the digests differ.
   Result<void> CheckSame(std::span<const Opinion> opinions, std::string_view what);
 
-  const Parts parts_;
+  const Components components_;
   RankAttention attention_;
   std::map<uint64_t, std::unique_ptr<ShareSequence>> sequences_;
   uint64_t steps_ = 0;

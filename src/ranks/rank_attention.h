@@ -14,10 +14,12 @@
 namespace quire::ranks {
 
 /// Every rank makes the same calls, with the same queries, over tables in which its own splits have
-/// slots. Each attends to its own lanes; one all-gather brings the lane states of all together, and
-/// every rank merges them: the bits of one process, on every rank.
+/// slots. Each attends to its own lanes, and merges their states on its subtree of the fixed tree.
+/// One all-gather brings what all ranks have together, and every rank merges that on the rest of
+/// the tree: the bits of one process, on every rank. Of a chunk some rows are computed while the
+/// states of those before them travel.
 ///
-/// A plan has the lane states of its step, rows * query_heads * 16 * (value.dim + 2) floats, twice.
+/// A plan has lane states of its step: rows * query_heads * (value.dim + 2) floats, about 20 times.
 ///
 /// Errors of Attend and Run: as AttentionBackend; those of Group
 /// Threads:  as AttentionBackend
