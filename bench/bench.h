@@ -71,6 +71,7 @@ std::vector<Case> CascadeCases(const Options& options);
 std::vector<Case> CodecCases(const Options& options);
 std::vector<Case> IndexCases(const Options& options);
 std::vector<Case> ModelCases(const Options& options);
+std::vector<Case> PipelineCases(const Options& options);
 std::vector<Case> PoolCases(const Options& options);
 std::vector<Case> RanksCases(const Options& options);
 std::vector<Case> ServeCases(const Options& options);

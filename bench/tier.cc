@@ -19,20 +19,18 @@
 #include "bench/fio.h"
 #include "bench/must.h"
 #include "bench/quiet.h"
+#include "bench/record_writer.h"
 #include "bench/roofline.h"
 #include "bench/shapes.h"
 #include "env/clock.h"
-#include "env/files.h"
 #include "model/model.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/disk_store.h"
-#include "tier/cold.h"
 
 namespace quire::bench {
 namespace {
 
-constexpr uint64_t kWriteBytes = uint64_t{512} << 20;
 constexpr uint64_t kWrittenTokens = 8 * 1024;  // behind a slice that decodes
 constexpr uint32_t kDecodeLayers = 4;          // of the model that decodes: beyond any cache
 constexpr uint32_t kDecodeTokens = 12;
@@ -72,78 +70,9 @@ Result<Subject> Restore() {
       .note = [job] { return fmt::format("fio reads as much, depth {}", job.depth); }};
 }
 
-/// Records of the same shape put into a store as fast as it takes them.
-struct Writer {
-  Writer()
-      : layout(Must(tier::RecordLayout::Create(
-            kBlockTokensDefault,
-            std::vector<tier::SectionSpec>(
-                size_t{2} * kContextLayers,
-                {.layer_count = 1,
-                 .bytes = kBlockTokensDefault * kContextKvHeads * kContextDim * 2})))),
-        bytes(layout.payload_bytes()),
-        tokens(kBlockTokensDefault, 1) {
-    Prng prng(3);
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(prng.NextBelow(256));
-    for (size_t i = 0; i < layout.sections().size(); ++i) {
-      sections.push_back(std::span(bytes).subspan(layout.offset(i), layout.sections()[i].bytes));
-    }
-    files = Must(MakeFiles());
-    store = Must(tier::ColdStore::Open(
-        {.directory = directory / "store", .bytes_cap = 3 * kWriteBytes, .scrub_bytes_per_s = 0},
-        *files, SystemClock()));
-  }
-
-  double Write(uint64_t records) {
-    const double begin_s = WallSeconds();
-    std::vector<tier::StoreCompletion> done;
-    uint64_t ended = 0;
-    const auto turn = [&](uint64_t wait_us) {
-      done.clear();
-      store->Tick(done, wait_us);
-      uint64_t busy = 0;
-      for (const tier::StoreCompletion& each : done) {
-        busy += each.outcome == tier::StoreOutcome::kBusy ? 1 : 0;
-        QUIRE_CHECK(each.outcome == tier::StoreOutcome::kOk ||
-                    each.outcome == tier::StoreOutcome::kBusy);
-      }
-      ended += done.size() - busy;
-      return busy;
-    };
-    for (uint64_t put = 0; put < records;) {
-      std::memcpy(key.data(), &next, sizeof(next));
-      const tier::PutRequest request = {.identity = {.key = key, .tokens = tokens},
-                                        .layout = &layout,
-                                        .sections = sections,
-                                        .tag = next};
-      store->Put({&request, 1});
-      const uint64_t busy = turn(0);
-      ++next;
-      if (busy == 0) {
-        ++put;
-      } else {
-        turn(200);
-      }
-    }
-    store->Flush(UINT64_MAX);
-    while (ended < records + 1) turn(1000);
-    return WallSeconds() - begin_s;
-  }
-
-  const Directory directory;
-  const tier::RecordLayout layout;
-  std::vector<std::byte> bytes;
-  std::vector<TokenId> tokens;
-  std::vector<std::span<const std::byte>> sections;
-  Digest key{};
-  uint64_t next = 1;
-  std::unique_ptr<Files> files;
-  std::unique_ptr<tier::ColdStore> store;
-};
-
 Result<Subject> Write() {
-  auto writer = std::make_shared<Writer>();
-  const uint64_t records = kWriteBytes / writer->layout.record_bytes();
+  auto writer = std::make_shared<RecordWriter>();
+  const uint64_t records = kWriterBytes / writer->layout.record_bytes();
   FioJob job = {.file = writer->directory / "fio",
                 .writes = true,
                 .bytes = records * writer->layout.record_bytes() >> 20 << 20};
@@ -410,6 +339,7 @@ std::vector<Case> TierCases(const Options&) {
                              {.name = "first_token/computed/512", .prepare = FirstTokenComputed},
                              {.name = "first_token/memory/16384", .prepare = FirstTokenFromMemory},
                              {.name = "first_token/restart/16384", .prepare = FirstTokenFromStore}};
+  for (Case& each : SealedTierCases()) cases.push_back(std::move(each));
   for (Case& each : HostOfMoveCases()) cases.push_back(std::move(each));
   return cases;
 }

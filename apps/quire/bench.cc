@@ -28,13 +28,19 @@ namespace {
 using CasesFunction = std::vector<bench::Case> (*)(const bench::Options&);
 
 const std::map<std::string, CasesFunction>& Benches() {
-  static const std::map<std::string, CasesFunction> benches = {
-      {"attention", bench::AttentionCases}, {"blocks", bench::BlocksCases},
-      {"cache", bench::CacheCases},         {"cascade", bench::CascadeCases},
-      {"codec", bench::CodecCases},         {"index", bench::IndexCases},
-      {"model", bench::ModelCases},         {"pool", bench::PoolCases},
-      {"ranks", bench::RanksCases},         {"serve", bench::ServeCases},
-      {"stream", bench::StreamCases},       {"tier", bench::TierCases}};
+  static const std::map<std::string, CasesFunction> benches = {{"attention", bench::AttentionCases},
+                                                               {"blocks", bench::BlocksCases},
+                                                               {"cache", bench::CacheCases},
+                                                               {"cascade", bench::CascadeCases},
+                                                               {"codec", bench::CodecCases},
+                                                               {"index", bench::IndexCases},
+                                                               {"model", bench::ModelCases},
+                                                               {"pipeline", bench::PipelineCases},
+                                                               {"pool", bench::PoolCases},
+                                                               {"ranks", bench::RanksCases},
+                                                               {"serve", bench::ServeCases},
+                                                               {"stream", bench::StreamCases},
+                                                               {"tier", bench::TierCases}};
   return benches;
 }
 

@@ -121,6 +121,19 @@ TextCheck TemperatureCheck() {
           }};
 }
 
+void AddKeysFlags(Command& command, StoreKeys& keys) {
+  command.Add({.name = "--keys",
+               .value = &keys.file,
+               .help =
+                   "Encrypt the store, or open an encrypted one, with the 32 bytes in this file "
+                   "(mode 0600)"});
+  command.Add({.name = "--keys-command",
+               .value = &keys.command,
+               .help = "The same with a command that wraps and unwraps keys, for a key management "
+                       "service (docs/encryption.md)",
+               .excludes = "--keys"});
+}
+
 int RunQuire(const std::function<void(Command& program)>& add_commands, int argc, char** argv) {
   PrepareProcess();
   return RunToExit([&] {

@@ -10,6 +10,7 @@
 
 #include "apps/quire/flags.h"
 #include "quire/error.h"
+#include "quire/store.h"
 
 namespace quire::app {
 
@@ -34,6 +35,9 @@ TextCheck BytesCheck();        // ParseBytes
 TextCheck CodecCheck();        // a codec of this build
 TextCheck BlockTokensCheck();  // a power of two, 16 to 256
 TextCheck TemperatureCheck();  // 0 to 100, not NaN
+
+/// --keys and --keys-command.
+void AddKeysFlags(Command& command, StoreKeys& keys);
 
 // One function per command: adds it to the program.
 void AddDemo(Command& program);

@@ -139,12 +139,6 @@ nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::
           {"logits_digest", ToHex(response.logits_digest)}};
 }
 
-/// Null: there are no ranks.
-const ranks::LeaderCache* LeaderOf(Runtime& runtime) {
-  SequenceRanks* const ranks = runtime.sequence_ranks();
-  return ranks == nullptr ? nullptr : ranks->leader();
-}
-
 /// `digests`: of every run, in order.
 Result<void> PrintReport(const GenerateFlags& flags, Runtime& runtime, const serve::Response& last,
                          const nlohmann::ordered_json& digests) {
@@ -163,12 +157,7 @@ Result<void> PrintReport(const GenerateFlags& flags, Runtime& runtime, const ser
     }
     report["tenant"] = nlohmann::ordered_json::parse(ToJson(tenant));
   }
-  if (const ranks::LeaderCache* leader = LeaderOf(runtime)) {
-    report["ranks"] = {{"mode", flags.runtime.ranks.mode},
-                       {"count", leader->ranks()},
-                       {"sent_bytes", leader->traffic().sent_bytes},
-                       {"received_bytes", leader->traffic().received_bytes}};
-  }
+  if (runtime.rank() != nullptr) report["ranks"] = runtime.rank()->Describe();
   PrintJson(report);
   return {};
 }
@@ -196,9 +185,9 @@ Result<void> CheckWithRanks(const GenerateFlags& flags) {
               "--keep, --keep-blocks: not possible with --ranks; leave one of them out");
 }
 
-/// `ranks`: null: there are none.
-Result<int> Generate(const GenerateFlags& flags, RankProcess* ranks) {
-  if (ranks != nullptr) QUIRE_TRY(CheckWithRanks(flags));
+/// `group`: null: there are no ranks.
+Result<int> Generate(const GenerateFlags& flags, ranks::Group* group) {
+  if (group != nullptr) QUIRE_TRY(CheckWithRanks(flags));
   QUIRE_ASSIGN(const auto chat, ChatOf(flags));
   QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));
   if (!generation.ignored.empty()) {
@@ -206,9 +195,9 @@ Result<int> Generate(const GenerateFlags& flags, RankProcess* ranks) {
             fmt::join(generation.ignored, ", "));
   }
   QUIRE_ASSIGN(const auto runtime,
-               Runtime::Load(flags.runtime, EngineOptionsOf(flags.runtime), ranks));
-  if (ranks != nullptr && runtime->sequence_ranks()->leader() == nullptr) {
-    QUIRE_TRY(runtime->sequence_ranks()->Follow());
+               Runtime::Load(flags.runtime, EngineOptionsOf(flags.runtime), group));
+  if (group != nullptr && !runtime->rank()->leads()) {
+    QUIRE_TRY(runtime->rank()->Follow());
     runtime->FlushStore();
     return kOk;
   }
@@ -260,7 +249,7 @@ Result<int> Generate(const GenerateFlags& flags, RankProcess* ranks) {
     digests.push_back(ToHex(last.logits_digest));
   }
 
-  if (ranks != nullptr) QUIRE_TRY(runtime->sequence_ranks()->leader()->Stop());
+  if (group != nullptr) QUIRE_TRY(runtime->rank()->Stop());
   runtime->FlushStore();
   if (!flags.logits_out.empty()) {
     QUIRE_TRY(WriteNpy(flags.logits_out, logits, logits.size() / vocab, vocab));
@@ -275,16 +264,8 @@ int RunGenerate(GenerateFlags& flags) {
   if (!flags.keep_by.empty()) flags.keep.by = *serve::KeepByOf(flags.keep_by);  // it was checked
   if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
   if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
-  std::unique_ptr<RankProcess> ranks;
-  if (!flags.runtime.ranks.mode.empty()) {
-    auto started = RankProcess::Start(flags.runtime.ranks);
-    if (!started) return Report("generate", started.error());
-    ranks = *std::move(started);
-  }
-  const auto code = Generate(flags, ranks.get());
-  const int exit_code = code ? *code : Report("generate", code.error());
-  if (ranks != nullptr) ranks->End(exit_code, code ? nullptr : &code.error());
-  return exit_code;
+  return RunWithRanks("generate", flags.runtime.ranks,
+                      [&flags](ranks::Group* group) { return Generate(flags, group); });
 }
 
 }  // namespace

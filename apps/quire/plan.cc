@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/quire/command.h"
+#include "apps/quire/plan_ranks.h"
 #include "apps/quire/runtime.h"
 #include "cache/planned_bytes.h"
 #include "env/file.h"
@@ -26,6 +27,7 @@ struct PlanFlags {
   uint32_t chunk_tokens = 512;
   model::Window window;
   uint32_t adapter_rank = 0;  // 0: nothing is said of adapters
+  uint32_t ranks = 0;         // 0: nothing is said of ranks
   bool json = false;
 };
 
@@ -86,6 +88,13 @@ Result<nlohmann::ordered_json> PlanOf(const PlanFlags& flags) {
     const ComputeType type = config.dtype.value_or(ComputeType::kBf16);
     report["bytes_adapter"] = model::AdapterBytes(config, flags.adapter_rank, type);
   }
+  if (flags.ranks > 0) {
+    QUIRE_ASSIGN(const auto ranks, PlanRanks({.ranks = flags.ranks,
+                                              .tokens = flags.tokens,
+                                              .type = config.dtype.value_or(ComputeType::kBf16)},
+                                             config, profile));
+    report.update(ranks);
+  }
   return report;
 }
 
@@ -97,6 +106,7 @@ int RunPlan(const PlanFlags& flags) {
     return kOk;
   }
   for (const auto& [name, value] : plan->items()) {
+    if (value.is_array() || value.is_null()) continue;  // of ranks: below
     fmt::print("{:<17} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
   }
   fmt::print("{:<17} {}\n", "total", FormatBytes((*plan)["bytes_total"].get<uint64_t>()));
@@ -104,6 +114,7 @@ int RunPlan(const PlanFlags& flags) {
     fmt::print("{:<17} {} of --hot-bytes\n", "streamed",
                FormatBytes((*plan)["bytes_streamed"].get<uint64_t>()));
   }
+  if (flags.ranks > 0) fmt::print("{}", RanksTable(*plan));
   return kOk;
 }
 
@@ -147,6 +158,10 @@ void AddPlan(Command& program) {
                .help = "Also what a LoRA adapter of this rank takes, in the model's type, if it "
                        "changes all that it can",
                .check = Between<uint32_t>{1, model::kAdapterRankMax}});
+  command.Add({.name = "--ranks",
+               .value = &flags->ranks,
+               .help = "Also what each of so many ranks holds, in both modes (docs/ranks.md)",
+               .check = Between<uint32_t>{1, 1024}});
   command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
   command.Run([flags] { return RunPlan(*flags); });
 }

@@ -3,18 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "env/clock.h"
+#include "ranks/local_transport.h"
 
 namespace quire::app {
 namespace {
-
-/// Ranks read their model from one disk: the last one may come this much later than the first.
-constexpr uint64_t kLoadDeadlineUs = 600'000'000;
 
 /// After its own error a rank leaves the others so long to hear of it and to print theirs.
 constexpr std::chrono::milliseconds kOthersPrint{500};
@@ -25,8 +23,14 @@ void AddRanksFlags(Command& command, RanksFlags& flags) {
   command.Add({.name = "--ranks",
                .value = &flags.mode,
                .help = "The processes that mpirun started compute together (docs/ranks.md); "
-                       "sequence: each holds a share of every context",
-               .check = OneOf{"sequence"}});
+                       "sequence: each holds a share of every context; pipeline: each has some of "
+                       "the layers",
+               .check = OneOf{"sequence", "pipeline"}});
+  command.Add({.name = "--rank-threads",
+               .value = &flags.threads,
+               .help = "With --ranks: so many ranks, as threads of this process instead "
+                       "of those that mpirun started",
+               .check = Between<uint32_t>{1, ranks::kRanksMax}});
   command.Add({.name = "--ranks-deadline",
                .value = &flags.deadline_s,
                .help = "Seconds after which a rank that is not heard is given up",
@@ -52,7 +56,7 @@ RankProcess::~RankProcess() {
 }
 
 void RankProcess::End(int exit_code, const Error* error) {
-  if (error == nullptr && group_.Barrier(kLoadDeadlineUs)) {
+  if (error == nullptr && group_.Barrier(kRankLoadDeadlineUs)) {
     ended_ = true;
     return;
   }
@@ -61,35 +65,46 @@ void RankProcess::End(int exit_code, const Error* error) {
   mpi_->Abort(std::max(exit_code, 1));
 }
 
-Result<ranks::LaneShare> SequenceRanks::ShareOf(const ranks::Group& group) {
-  const uint32_t size = group.size();
-  if (std::has_single_bit(size) && size <= kLanes) return ranks::LaneShare(group.rank(), size);
-  return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("--ranks sequence: {} ranks; 1, 2, 4, 8 or 16 can divide the {} lanes of "
-                          "a context",
-                          size, kLanes));
+namespace {
+
+// Rank 0 is this thread, and has the exit code.
+int RunRankThreads(std::string_view command, const RanksFlags& flags,
+                   const std::function<Result<int>(ranks::Group* group)>& run) {
+  const ranks::GroupOptions options = {.deadline_us =
+                                           static_cast<uint64_t>(flags.deadline_s * 1e6)};
+  ranks::LocalRanks ranks(flags.threads, SystemClock());
+  std::vector<std::unique_ptr<ranks::Transport>> ends;
+  for (uint32_t rank = 0; rank < flags.threads; ++rank) ends.push_back(ranks.Join(rank));
+  const auto run_rank = [&](uint32_t rank) {
+    ranks::Group group(*ends[rank], SystemClock(), options);
+    auto code = run(&group);
+    if (!code) group.Fail(code.error());
+    return code;
+  };
+  std::vector<std::jthread> others;
+  for (uint32_t rank = 1; rank < flags.threads; ++rank) {
+    others.emplace_back([&, rank] { static_cast<void>(run_rank(rank)); });
+  }
+  const auto code = run_rank(0);
+  others.clear();
+  return code ? *code : Report(command, code.error());
 }
 
-SequenceRanks::SequenceRanks(ranks::ShareCache cache, const Components& components)
-    : cache_(std::move(cache)),
-      vocab_(components.model.config().vocab),
-      member_(std::make_unique<ranks::Member>(ranks::Member::Components{
-          components.group, cache_, components.model, components.attention, components.executor})) {
-  if (components.group.rank() == 0) leader_ = std::make_unique<ranks::LeaderCache>(*member_);
-}
+}  // namespace
 
-Result<std::unique_ptr<SequenceRanks>> SequenceRanks::Join(const Components& components) {
-  QUIRE_ASSIGN(const ranks::LaneShare share, ShareOf(components.group));
-  QUIRE_ASSIGN(auto cache, ranks::ShareCache::Create(components.cache, components.identity, share,
-                                                     {.vocab = components.model.config().vocab,
-                                                      .loads = components.loads}));
-  std::unique_ptr<SequenceRanks> joined(new SequenceRanks(std::move(cache), components));
-  // Whatever decides bits; secrets differ, each rank has a store of its own.
-  Identity same = components.identity;
-  same.domain.secret = {};
-  const Digest description = RootKey(same, components.geometry, components.cache.options().profile);
-  QUIRE_TRY(joined->member_->Join(description, kLoadDeadlineUs));
-  return joined;
+int RunWithRanks(std::string_view command, const RanksFlags& flags,
+                 const std::function<Result<int>(ranks::Group* group)>& run) {
+  if (!flags.mode.empty() && flags.threads > 0) return RunRankThreads(command, flags, run);
+  std::unique_ptr<RankProcess> process;
+  if (!flags.mode.empty()) {
+    auto started = RankProcess::Start(flags);
+    if (!started) return Report(command, started.error());
+    process = *std::move(started);
+  }
+  const auto code = run(process == nullptr ? nullptr : &process->group());
+  const int exit_code = code ? *code : Report(command, code.error());
+  if (process != nullptr) process->End(exit_code, code ? nullptr : &code.error());
+  return exit_code;
 }
 
 }  // namespace quire::app

@@ -2,23 +2,30 @@
 #ifndef QUIRE_APPS_RANKS_H_
 #define QUIRE_APPS_RANKS_H_
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "apps/quire/command.h"
-#include "model/model.h"
+#include "model/step_flow.h"
+#include "model/step_runner.h"
 #include "quire/cache.h"
 #include "ranks/group.h"
-#include "ranks/leader.h"
-#include "ranks/member.h"
 #include "ranks/mpi_ranks.h"
 
 namespace quire::app {
 
 struct RanksFlags {
-  std::string mode{};  // empty: no ranks
+  std::string mode{};    // empty: no ranks
+  uint32_t threads = 0;  // ranks that are threads of this process; 0: mpirun started them
   double deadline_s = 60;
 };
+
+/// Ranks read their model from one disk: the last one may come this much later than the first.
+inline constexpr uint64_t kRankLoadDeadlineUs = 600'000'000;
 
 void AddRanksFlags(Command& command, RanksFlags& flags);
 
@@ -46,39 +53,31 @@ class RankProcess {
   bool ended_ = false;
 };
 
-/// What a runtime has besides where ranks share the lanes of its contexts.
-class SequenceRanks {
+/// What a runtime has besides where ranks compute together.
+class Rank {
  public:
-  /// Errors: kInvalidArgument a number of ranks that lanes cannot be divided among
-  static Result<ranks::LaneShare> ShareOf(const ranks::Group& group);
-
-  struct Components {
-    ranks::Group& group;
-    Cache& cache;
-    model::Model& model;
-    AttentionBackend& attention;
-    Executor& executor;
-    const Identity& identity;
-    const Geometry& geometry;  // of the model
-    bool loads = true;         // what the store has
-  };
-  /// Returns when all ranks are there.
-  /// Errors: as ranks::ShareCache::Create and ranks::Member::Join
-  static Result<std::unique_ptr<SequenceRanks>> Join(const Components& components);
-
-  /// Null: this rank follows.
-  ranks::LeaderCache* leader() { return leader_.get(); }
+  virtual ~Rank() = default;
+  /// Rank 0 leads: it has requests. The others follow.
+  virtual bool leads() const = 0;
   /// Does what rank 0 says, until it has no more to say.
-  Result<void> Follow() { return ranks::Follow(*member_, vocab_); }
+  virtual Result<void> Follow() = 0;
 
- private:
-  SequenceRanks(ranks::ShareCache cache, const Components& components);
-
-  ranks::ShareCache cache_;
-  const uint64_t vocab_;
-  std::unique_ptr<ranks::Member> member_;
-  std::unique_ptr<ranks::LeaderCache> leader_;
+  // Of the rank that leads.
+  /// Its sequences are those of all ranks.
+  virtual Cache& cache() = 0;
+  /// What takes the steps of an engine: one of the two.
+  virtual model::StepRunner* steps() { return nullptr; }
+  virtual model::StepFlow* flow() { return nullptr; }
+  /// The others return from Follow.
+  virtual Result<void> Stop() = 0;
+  /// For reports: how many ranks there are, and what this one has.
+  virtual nlohmann::ordered_json Describe() const = 0;
 };
+
+/// Runs a command as the ranks that the flags ask for: `run` gets the group of its rank, or null
+/// where there are no ranks. Reports errors. Returns the exit code.
+int RunWithRanks(std::string_view command, const RanksFlags& flags,
+                 const std::function<Result<int>(ranks::Group* group)>& run);
 
 }  // namespace quire::app
 

@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "apps/quire/output.h"
+#include "apps/quire/pipeline_rank.h"
+#include "apps/quire/sequence_ranks.h"
 #include "base/log.h"
 #include "env/clock.h"
 #include "env/file.h"
@@ -211,6 +213,7 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
                .help = "all; or reused: behind --store, only what is used again",
                .check = OneOf{"reused", "all"},
                .shows_default = true});
+  AddKeysFlags(command, flags.keys);
   command.Add({.name = "--load",
                .value = &flags.load,
                .help = "What the store has is loaded; auto: loaded, computed or both, whatever was "
@@ -242,24 +245,6 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
   AddDeviceFlags(command, flags.device);
 }
 
-namespace {
-
-/// Errors: kUnsupported names a flag that ranks cannot honour
-Result<void> CheckFlagsWithRanks(const RuntimeFlags& flags) {
-  const auto refuse = [](std::string_view flag) {
-    return Fail(
-        ErrorCode::kUnsupported,
-        fmt::format("{}: not possible with --ranks {}; leave one of them out", flag, "sequence"));
-  };
-  if (flags.device.device != "cpu") return refuse("--device");
-  if (flags.resident_tokens > 0) return refuse("--resident-tokens");
-  if (!flags.remote.empty()) return refuse("--remote");
-  if (!flags.adapters.empty()) return refuse("--adapter");
-  return {};
-}
-
-}  // namespace
-
 Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {
   constexpr uint64_t kTokenizerBytesMax = uint64_t{1} << 30;
   std::string tokenizer;
@@ -274,6 +259,7 @@ Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {
                    {.directory = flags.store + "/sessions",
                     .fingerprint = serve::FingerprintOf(identity_, tokenizer),
                     .bytes_max = bytes_max,
+                    .keys = flags.keys,
                     .unix_us = [] {
                       const auto now = std::chrono::system_clock::now().time_since_epoch();
                       return static_cast<uint64_t>(
@@ -283,27 +269,105 @@ Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {
   return {};
 }
 
+namespace {
+
+bool IsPipeline(const RuntimeFlags& flags) { return flags.ranks.mode == "pipeline"; }
+
+/// Errors: kUnsupported names a flag that ranks cannot honour
+Result<void> CheckFlagsWithRanks(const RuntimeFlags& flags) {
+  const auto refuse = [&](std::string_view flag) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("{}: not possible with --ranks {}; leave one of them out", flag,
+                            flags.ranks.mode));
+  };
+  if (flags.device.device != "cpu") return refuse("--device");
+  if (flags.resident_tokens > 0) return refuse("--resident-tokens");
+  if (!flags.remote.empty()) return refuse("--remote");
+  if (!flags.adapters.empty()) return refuse("--adapter");
+  return {};
+}
+
+/// A rank's own store lies below the one that is given.
+Result<std::string> StoreOfRank(const std::string& store, const ranks::Group* group) {
+  if (store.empty() || group == nullptr) return store;
+  std::error_code failed;
+  std::filesystem::create_directories(store, failed);
+  if (failed) return Fail(ErrorCode::kIo, fmt::format("{}: {}", store, failed.message()));
+  return fmt::format("{}/rank-{}", store, group->rank());
+}
+
+/// What shapes values, or how much of them there may be, on all ranks alike.
+std::string SettingsOf(const model::Model& model, const CacheOptions& cache,
+                       const RuntimeFlags& flags) {
+  const NumericProfile& profile = cache.profile;
+  return fmt::format(
+      "{} layers, hidden {}, vocab {}, --k {} --v {} --block-tokens {} --residual {} --max-seq-len "
+      "{} --window {} --sinks {} --chunk {}, open {}, compute {}, arithmetic {}, revision {}",
+      model.layers().of, model.config().hidden, model.config().vocab,
+      CodecName(*profile.CodecFor(StreamRole::kKey)),
+      CodecName(*profile.CodecFor(StreamRole::kValue)), profile.block_tokens,
+      profile.residual_tokens, cache.tokens_max, flags.window.window_tokens,
+      flags.window.sink_tokens, flags.chunk_tokens, CodecName(profile.open_dtype),
+      static_cast<int>(profile.compute), profile.arithmetic, profile.kernel_revision);
+}
+
+}  // namespace
+
+Result<void> Runtime::LoadModel(const RuntimeFlags& flags, const ranks::Group* group) {
+  ProgressBar bar("loading " + flags.model);
+  model::LoadOptions options = {
+      .compute_f32 = flags.compute == "f32",
+      .window = flags.window,
+      .progress = [&bar](uint64_t done, uint64_t total) { bar.Update(done, total); },
+      .operators = device_ == nullptr ? model::OperatorsFactory() : device_->operators()};
+  if (group != nullptr && group->rank() > 0) options.progress = {};
+  if (group != nullptr && IsPipeline(flags)) {
+    options.stage = group->rank();
+    options.stages = group->size();
+  }
+  QUIRE_ASSIGN(model_, model::Model::Load(flags.model, options));
+  bar.Clear();
+  return {};
+}
+
+Result<void> Runtime::JoinRanks(const RuntimeFlags& flags, ranks::Group& group) {
+  const bool loads = flags.load != "never";
+  if (IsPipeline(flags)) {
+    QUIRE_ASSIGN(rank_,
+                 PipelineRank::Join({.group = group,
+                                     .model = *model_,
+                                     .cache = cache(),
+                                     .attention = *attention_,
+                                     .executor = *executor_,
+                                     .loads = loads,
+                                     .settings = SettingsOf(*model_, cache().options(), flags),
+                                     .flush = [this] { FlushStore(); }},
+                                    identity_));
+    return {};
+  }
+  QUIRE_ASSIGN(rank_, SequenceRanks::Join({.group = group,
+                                           .cache = cache(),
+                                           .model = *model_,
+                                           .attention = *attention_,
+                                           .executor = *executor_,
+                                           .identity = identity_,
+                                           .geometry = model::GeometryOf(model_->config()),
+                                           .loads = loads}));
+  return {};
+}
+
 Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
                                                const serve::EngineOptions& engine,
-                                               RankProcess* ranks) {
+                                               ranks::Group* group) {
+  if (group != nullptr) QUIRE_TRY(CheckFlagsWithRanks(flags));
   auto runtime = std::unique_ptr<Runtime>(new Runtime());
-  if (ranks != nullptr) QUIRE_TRY(CheckFlagsWithRanks(flags));
   QUIRE_ASSIGN(runtime->device_, OpenDevice(flags.device));
   if (runtime->device_ != nullptr) {
     runtime->attention_ = runtime->device_->MakeAttention();
   } else {
     QUIRE_ASSIGN(runtime->attention_, MakeCpuAttention());
   }
-  ProgressBar bar("loading " + flags.model);
-  QUIRE_ASSIGN(runtime->model_,
-               model::Model::Load(
-                   flags.model,
-                   {.compute_f32 = flags.compute == "f32",
-                    .window = flags.window,
-                    .progress = [&bar](uint64_t done, uint64_t total) { bar.Update(done, total); },
-                    .operators = runtime->device_ == nullptr ? model::OperatorsFactory()
-                                                             : runtime->device_->operators()}));
-  bar.Clear();
+  QUIRE_TRY(runtime->LoadModel(flags, group));
   const std::string tokenizer_path = flags.model + "/tokenizer.json";
   if (access(tokenizer_path.c_str(), F_OK) == 0) {
     QUIRE_ASSIGN(runtime->tokenizer_, model::Tokenizer::Load(tokenizer_path));
@@ -311,66 +375,58 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   QUIRE_ASSIGN(auto options, CacheOptionsOf(flags, *runtime->model_, runtime->device_.get()));
   if (flags.codec_fallback) options.fallback_kernels = runtime->attention_.get();
   options.clock = &SystemClock();
-  const Geometry geometry = options.geometry;
-  std::string store_directory = flags.store;
-  if (ranks != nullptr) {
-    QUIRE_ASSIGN(const ranks::LaneShare share, SequenceRanks::ShareOf(ranks->group()));
-    options.geometry = share.GeometryOf(geometry);
-    if (!flags.store.empty()) {
-      std::error_code failed;
-      std::filesystem::create_directories(flags.store, failed);
-      if (failed) {
-        return Fail(ErrorCode::kIo, fmt::format("{}: {}", flags.store, failed.message()));
-      }
-      store_directory += fmt::format("/rank-{}", share.rank());
-    }
+  if (group != nullptr && !IsPipeline(flags)) {
+    QUIRE_ASSIGN(const ranks::LaneShare share, SequenceRanks::ShareOf(*group));
+    options.geometry = share.GeometryOf(options.geometry);
   }
   runtime->identity_.domain.name = "local";
   QUIRE_ASSIGN(const uint64_t warm_bytes, ParseBytes(flags.warm_bytes));
   if (!flags.store.empty() || warm_bytes > 0 || !flags.remote.empty()) {
     QUIRE_ASSIGN(const uint64_t bytes_cap, ParseBytes(flags.store_bytes));
     const bool all = flags.remote_writes == "all";
-    DiskStoreOptions store = {.directory = store_directory,
+    QUIRE_ASSIGN(const std::string directory, StoreOfRank(flags.store, group));
+    DiskStoreOptions store = {.directory = directory,
                               .bytes_cap = bytes_cap,
                               .warm_bytes = warm_bytes,
                               .remote = flags.remote,
                               .fleet_key_file = flags.fleet_key,
-                              .remote_writes = all ? RemoteWrites::kAll : RemoteWrites::kReused};
+                              .remote_writes = all ? RemoteWrites::kAll : RemoteWrites::kReused,
+                              .keys = flags.keys};
     if (runtime->device_ != nullptr) runtime->device_->Choose(store);
     QUIRE_ASSIGN(runtime->store_, DiskStore::Open(store));
     QUIRE_ASSIGN(runtime->identity_.domain.secret, runtime->store_->Secret());
     options.store = runtime->store_.get();
   }
   QUIRE_ASSIGN(runtime->registry_, Registry::Create(std::move(options)));
-  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  // Ranks that are threads share the cores; mpirun gives each process its own.
+  const uint32_t sharers = group != nullptr && flags.ranks.threads > 0 ? group->size() : 1;
+  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency() / sharers);
   runtime->executor_ = MakeThreadPool(flags.threads != 0 ? flags.threads : cores);
   runtime->identity_.weights = runtime->model_->fingerprint();
   runtime->identity_.position_encoding = runtime->model_->position_encoding();
   serve::EngineOptions engine_options = engine;
+  if (group != nullptr) {
+    QUIRE_TRY(runtime->JoinRanks(flags, *group));
+    if (!runtime->rank_->leads()) return runtime;
+    // Ranks load before they open a sequence, and have room for steps of so many tokens.
+    engine_options.load = serve::LoadPolicy::kNever;
+    engine_options.chunk_tokens_max = engine_options.chunk_tokens_min;
+  }
   if (runtime->store_ != nullptr && flags.keep_sessions) {
     QUIRE_TRY(runtime->OpenSessions(flags));
     engine_options.sessions = runtime->sessions_.get();
   }
-  ranks::LeaderCache* leader = nullptr;
-  if (ranks != nullptr) {
-    QUIRE_ASSIGN(runtime->sequence_ranks_, SequenceRanks::Join({.group = ranks->group(),
-                                                                .cache = runtime->cache(),
-                                                                .model = *runtime->model_,
-                                                                .attention = *runtime->attention_,
-                                                                .executor = *runtime->executor_,
-                                                                .identity = runtime->identity_,
-                                                                .geometry = geometry,
-                                                                .loads = flags.load != "never"}));
-    leader = runtime->sequence_ranks_->leader();
-  }
-  Cache& cache = leader != nullptr ? *leader : runtime->cache();
-  QUIRE_ASSIGN(runtime->engine_, serve::Engine::Create({.model = *runtime->model_,
-                                                        .cache = cache,
-                                                        .attention = *runtime->attention_,
-                                                        .executor = *runtime->executor_,
-                                                        .clock = SystemClock(),
-                                                        .steps = leader},
-                                                       runtime->identity_, engine_options));
+  Rank* const rank = runtime->rank();
+  Cache& cache = rank == nullptr ? runtime->cache() : rank->cache();
+  QUIRE_ASSIGN(runtime->engine_,
+               serve::Engine::Create({.model = *runtime->model_,
+                                      .cache = cache,
+                                      .attention = *runtime->attention_,
+                                      .executor = *runtime->executor_,
+                                      .clock = SystemClock(),
+                                      .steps = rank == nullptr ? nullptr : rank->steps(),
+                                      .flow = rank == nullptr ? nullptr : rank->flow()},
+                                     runtime->identity_, engine_options));
   QUIRE_TRY(runtime->LoadAdapters(flags));
   return runtime;
 }

@@ -43,6 +43,7 @@ struct RuntimeFlags {
   std::string remote{};     // address; empty: none
   std::string fleet_key{};  // file; empty: nothing is shared
   std::string remote_writes = "reused";
+  StoreKeys keys{};            // of an encrypted store
   bool keep_sessions = false;  // in the store's directory, over restarts
   std::string session_bytes = "1GiB";
   std::string load = "auto";
@@ -87,11 +88,11 @@ class Runtime {
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags) {
     return Load(flags, EngineOptionsOf(flags));
   }
-  /// The same with another engine on it. `ranks`: those that it computes with, which must outlive
-  /// it; null: none.
+  /// The same with another engine on it. `group`: the ranks that it computes with, which must
+  /// outlive it; null: there are none. A rank that follows has no engine.
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags,
                                                const serve::EngineOptions& engine,
-                                               RankProcess* ranks = nullptr);
+                                               ranks::Group* group = nullptr);
 
   /// Null: the processor.
   const cuda::Backend* device() const { return device_.get(); }
@@ -113,12 +114,14 @@ class Runtime {
   /// not take it the answers stand all the same, so it warns.
   void FlushStore();
   /// Null: there are no ranks.
-  SequenceRanks* sequence_ranks() { return sequence_ranks_.get(); }
+  Rank* rank() { return rank_.get(); }
   /// Null: sessions end with the process.
   serve::SessionStore* sessions() { return sessions_.get(); }
 
  private:
   Runtime() = default;
+  Result<void> LoadModel(const RuntimeFlags& flags, const ranks::Group* group);
+  Result<void> JoinRanks(const RuntimeFlags& flags, ranks::Group& group);
   Result<void> OpenSessions(const RuntimeFlags& flags);
   Result<void> LoadAdapters(const RuntimeFlags& flags);
 
@@ -130,7 +133,7 @@ class Runtime {
   Identity identity_{};
   std::unique_ptr<DiskStore> store_;  // null: none
   std::unique_ptr<Registry> registry_;
-  std::unique_ptr<SequenceRanks> sequence_ranks_;  // null: none
+  std::unique_ptr<Rank> rank_;  // null: there are no ranks
   std::unique_ptr<Files> session_files_;
   std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;

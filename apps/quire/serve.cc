@@ -219,6 +219,10 @@ Result<int> Serve(ServeFlags& flags) {
   options.loopback_names_only = !flags.no_auth;
   options.publishes = !flags.runtime.remote.empty() &&
                       (flags.runtime.store.empty() || flags.runtime.remote_writes == "all");
+  std::unique_ptr<EventPublisher> events;
+  if (ChangeFeed* const changes = runtime->cache().changes(); changes != nullptr) {
+    QUIRE_ASSIGN(events, EventPublisher::Start(*changes, flags.events));
+  }
   const http::ServiceContext served{.engine = runtime->engine(),
                                     .cache = runtime->cache(),
                                     .hub = hub,
@@ -235,11 +239,8 @@ Result<int> Serve(ServeFlags& flags) {
                                         },
                                     .strftime_now = DateNow,
                                     .store = runtime->store(),
-                                    .sessions = runtime->sessions()};
-  std::unique_ptr<EventPublisher> events;
-  if (ChangeFeed* const changes = runtime->cache().changes(); changes != nullptr) {
-    QUIRE_ASSIGN(events, EventPublisher::Start(*changes, flags.events));
-  }
+                                    .sessions = runtime->sessions(),
+                                    .events = events.get()};
   QUIRE_ASSIGN(const auto service, http::Service::Create(served, options, keys));
   QUIRE_ASSIGN(const auto server, http::Server::Create(*service, *log, flags.server));
   PrintWelcome(flags, *server, options.model_name);

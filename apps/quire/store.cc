@@ -12,6 +12,8 @@
 #include "remote/measure.h"
 #include "remote/open.h"
 #include "remote/tools.h"
+#include "serve/session_store.h"
+#include "tier/rotate.h"
 #include "tier/tools.h"
 
 namespace quire::app {
@@ -39,7 +41,10 @@ nlohmann::ordered_json ReportJson(const tier::StoreReport& report) {
           {"secret_changed", report.secret_changed},
           {"repaired", report.repaired},
           {"erased", report.erased},
-          {"other_versions", report.other_versions}};
+          {"other_versions", report.other_versions},
+          {"encrypted", report.is_encrypted},
+          {"wrapped_by", report.wrapped_by},
+          {"keys", report.keys}};
 }
 
 nlohmann::ordered_json RecordJson(const tier::RecordSummary& record) {
@@ -159,6 +164,57 @@ Result<int> BenchRemote(const StoreFlags& flags) {
   return kOk;
 }
 
+struct RotateFlags {
+  std::string directory;
+  tier::RotateOptions keys;
+  bool json = false;
+};
+
+Result<int> Rotate(const RotateFlags& flags) {
+  QUIRE_ASSIGN(const auto files, MakeFiles());
+  QUIRE_ASSIGN(const tier::RotateReport report,
+               tier::RotateKeys(*files, flags.directory, flags.keys, SystemClock()));
+  QUIRE_TRY(serve::SessionStore::RotateKeys(*files, flags.directory + "/sessions", flags.keys.keys,
+                                            flags.keys.new_keys, flags.keys.renews_data_keys));
+  const nlohmann::ordered_json object = {{"rewrapped", report.rewrapped},
+                                         {"renewed", report.renewed},
+                                         {"keys", report.keys},
+                                         {"old_keys", report.keys_old}};
+  if (flags.json) {
+    PrintJson(object);
+  } else {
+    Print(object);
+  }
+  return kOk;
+}
+
+void AddRotate(Command& store) {
+  auto flags = std::make_shared<RotateFlags>();
+  Command rotate = store.AddCommand(
+      "rotate", "give an encrypted store other keys, while no process has it open");
+  rotate.Add({.name = "DIR",
+              .value = &flags->directory,
+              .help = "The store's directory; sessions in it follow",
+              .required = true});
+  AddKeysFlags(rotate, flags->keys.keys);
+  rotate.Add({.name = "--new-keys",
+              .value = &flags->keys.new_keys.file,
+              .help = "File of the key that wraps everything from now on"});
+  rotate.Add({.name = "--new-keys-command",
+              .value = &flags->keys.new_keys.command,
+              .help = "The same with a command",
+              .excludes = "--new-keys"});
+  rotate.Add({.name = "--data-keys",
+              .value = &flags->keys.renews_data_keys,
+              .help = "New data keys too, for what is written from now on; the old ones go with "
+                      "the last that they sealed"});
+  rotate.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
+  rotate.Run([flags] {
+    const auto done = Rotate(*flags);
+    return done ? *done : Report("store", done.error());
+  });
+}
+
 int RunStore(const StoreFlags& flags, std::string_view what) {
   if (IsRemote(flags)) {
     const auto done = what == "bench" ? BenchRemote(flags) : RunRemote(flags, what);
@@ -247,6 +303,7 @@ void AddStore(Command& program) {
     }
     command.Run([flags, what = std::string(name)] { return RunStore(*flags, what); });
   }
+  AddRotate(store);
   AddStoreServe(store);
 }
 

@@ -192,6 +192,7 @@ void AddStoreServe(Command& store) {
   serve.Add(
       {.name = "--socket-group", .value = &flags->group, .help = "Group of the socket, by name"});
   AddSizes(serve, *flags);
+  AddKeysFlags(serve, flags->store.keys);
   serve.Add({.name = "--json",
              .value = &flags->json,
              .help = "Print one JSON object when clients can connect"});

@@ -64,6 +64,14 @@ struct AttentionShape {
   float scale = 0.0f;          // multiplies q before the dot product
   uint32_t window_tokens = 0;  // 0: full attention
   uint32_t sink_tokens = 0;    // with a window: first tokens that stay visible
+  // A logit of each query head that takes part in its softmax and has no value, as if it were the
+  // score of one more token whose value is zero ([query_heads]; -infinity: the head has none).
+  // Null: no head has one. In host memory that stays as long as calls and plans use the shape.
+  const float* sink_logits = nullptr;
+  // ALiBi: the slope of each query head, which is multiplied with the distance of a token (its
+  // position less the row's: 0 or below) and added to its score ([query_heads]; memory likewise).
+  // Null: none.
+  const float* alibi_slopes = nullptr;
 };
 
 /// In a block table: the block has no slot there, because a window has passed it or because it has

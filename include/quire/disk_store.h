@@ -22,6 +22,7 @@
 
 #include "quire/error.h"
 #include "quire/identity.h"
+#include "quire/store.h"
 
 namespace quire::cache {
 class Core;
@@ -65,6 +66,8 @@ struct DiskStoreOptions {
   // of one another. With it Secret() is the same on all of them.
   std::string fleet_key_file{};
   RemoteWrites remote_writes = RemoteWrites::kReused;
+  // Of an encrypted directory. Memory is not encrypted; a remote is, by the fleet's key.
+  StoreKeys keys{};
 };
 
 /// Whether a remote is asked.
@@ -142,8 +145,9 @@ class DiskStore {
   /// Opens the store in a directory, or makes one.
   ///
   /// Errors: kInvalidArgument the options, for example neither a directory nor warm_bytes nor a
-  ///         remote; kBusy another process has it; kUnsupported a newer version wrote it;
-  ///         kNotFound a file that opens the remote; kNoSpace; kIo
+  ///         remote, or keys that are not those of the store; kCorrupt its wrapped keys are
+  ///         damaged; kBusy another process has it; kUnsupported a newer version wrote it;
+  ///         kNotFound a file that opens the remote, or a key file; kNoSpace; kIo
   /// Cost:   reads the catalogue, not the payload; waits up to 2 s for a remote that does not
   ///         answer, which is no error
   static Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options);
@@ -158,7 +162,8 @@ class DiskStore {
   DiskStoreStats stats() const;
   /// A secret for Domain::secret, made with the store and kept beside it in a file that its owner
   /// alone may read; without a directory it ends with the store. With a fleet's key it follows from
-  /// that. Without the secret nothing in the store is found.
+  /// that, and with keys from what they wrap: then it is in no file. Without the secret nothing in
+  /// the store is found.
   ///
   /// Errors: kCorrupt the file is not what was written; kNoSpace; kIo
   Result<Digest> Secret() const;

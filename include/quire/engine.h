@@ -61,6 +61,11 @@ typedef struct quire_engine_options {
   const char* remote;
   const char* fleet_key_file;  // 32 bytes that they have in common; NULL: nothing is shared
   uint32_t remote_writes_all;  // not 0: all is written there, not only what is used again
+  // Of an encrypted store, and its sessions, at most one of these (docs/encryption.md): a file of
+  // 32 bytes; a command that wraps and unwraps; 32 bytes. NULL: none.
+  const char* keys_file;
+  const char* keys_command;
+  const uint8_t* key;
 } quire_engine_options;
 
 /// Loads the model and opens the store; a thread of the engine's own computes from now on.

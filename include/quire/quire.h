@@ -661,6 +661,10 @@ typedef struct quire_attend_request {
   float scale;           // multiplies q; 0: 1 / sqrt(key dim)
   uint32_t task_count;
   const quire_attend_task* tasks;  // [task_count], sequences of one cache
+  // A logit of each head that takes part in its softmax and has no value (-INFINITY: the head has
+  // none); ALiBi's slope of each head, times (key position - query position) added to its scores.
+  const float* sink_logits;   // [query_heads]; NULL: none
+  const float* alibi_slopes;  // [query_heads]; NULL: none
 } quire_attend_request;
 
 /// Computes attention over what is written in a layer, in place (docs/numerics.md). The layer's
@@ -699,6 +703,11 @@ typedef struct quire_disk_store_options {
   const char* remote;
   const char* fleet_key_file;  // 32 bytes that they have in common; null: nothing is shared
   uint32_t remote_writes_all;  // not 0: all is written there, not only what is used again
+  // Of an encrypted directory, at most one of these (docs/encryption.md): a file of 32 bytes; a
+  // command that wraps and unwraps; 32 bytes. NULL: none.
+  const char* keys_file;
+  const char* keys_command;
+  const uint8_t* key;
 } quire_disk_store_options;
 
 /// Opens the store in a directory, or makes one.
@@ -815,6 +824,11 @@ typedef struct quire_store_options {
   // Of the blocks that were put or read last, which are kept in memory too; 0: 256 MiB, UINT64_MAX:
   // none
   uint64_t memory_bytes;
+  // Of an encrypted directory, at most one of these (docs/encryption.md): a file of 32 bytes; a
+  // command that wraps and unwraps; 32 bytes. NULL: none.
+  const char* keys_file;
+  const char* keys_command;
+  const uint8_t* key;
 } quire_store_options;
 
 /// Opens the store in a directory, or makes one; or connects to the process that serves one.

@@ -18,6 +18,24 @@
 
 namespace [[gnu::visibility("default")]] quire {
 
+/// What opens an encrypted store (docs/encryption.md): one of these, or nothing for a store that is
+/// not. A store that has nothing yet is encrypted when one is given, and needs it from then on.
+struct StoreKeys {
+  // A file of 32 bytes, or of 64 hexadecimal digits, that its owner alone may read.
+  std::string file{};
+  // A command of the operator's, for a key management service: /bin/sh runs it with ` wrap` or
+  // ` unwrap` behind it, and it turns what it reads into what the other one reads.
+  std::string command{};
+  // 32 bytes, overwritten when this goes.
+  std::vector<uint8_t> key{};
+
+  ~StoreKeys() {
+    volatile uint8_t* const bytes = key.data();
+    for (size_t i = 0; i < key.size(); ++i) bytes[i] = 0;
+  }
+  bool empty() const { return file.empty() && command.empty() && key.empty(); }
+};
+
 struct BlockStoreOptions {
   // Made when it does not exist; its parent must. "unix:PATH": the store that another process
   // serves at this socket; everything below is its owner's choice then, and is not looked at.
@@ -37,6 +55,7 @@ struct BlockStoreOptions {
   // soon after; when a later Flush ends it is, or the disk did not take it
   // (BlockStoreStats::puts_lost). false: a Put ends when it is durable.
   bool accepts_puts = false;
+  StoreKeys keys{};  // of an encrypted store
 };
 
 /// How a request about one block ended. The numbers are frozen.
@@ -150,10 +169,11 @@ class BlockStore {
  public:
   /// Opens the store in a directory, or makes one; or connects to the process that serves one.
   ///
-  /// Errors: kInvalidArgument no directory, or sizes that no store can have; kBusy another process
+  /// Errors: kInvalidArgument no directory, sizes that no store can have, or keys that are not
+  ///         those of the store; kCorrupt its wrapped keys are damaged; kBusy another process
   ///         (or object) has it, or its owner serves as many clients as it may; kUnsupported a
-  ///         newer version wrote it, or serves it; kNotFound no such socket; kDeadline its owner
-  ///         does not answer; kNoSpace; kIo
+  ///         newer version wrote it, or serves it; kNotFound no such socket, or no key
+  ///         file; kDeadline its owner does not answer; kNoSpace; kIo
   static Result<std::unique_ptr<BlockStore>> Open(const BlockStoreOptions& options);
   /// Close.
   ~BlockStore();

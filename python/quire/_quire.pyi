@@ -172,7 +172,7 @@ class DiskStore:
     Several caches may share one; one process at a time owns a directory. Threads: any.
     """
 
-    def __init__(self, directory: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0, remote: str = '', fleet_key: str | os.PathLike[str] | None = None, remote_writes_all: bool = False) -> None:
+    def __init__(self, directory: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0, remote: str = '', fleet_key: str | os.PathLike[str] | None = None, remote_writes_all: bool = False, keys: str | os.PathLike[str] | None = None, keys_command: str = '', key: bytes | None = None) -> None:
         """
         directory: made if there is none. Empty: nothing is on disk, there are warm_bytes or a remote alone.
         cap_bytes: hard, of all its files.
@@ -183,7 +183,8 @@ class DiskStore:
         remote: a service that machines share, behind the others: redis://HOST, rediss://HOST or s3://BUCKET (docs/remote.md).
         fleet_key: a file of 32 random bytes that they have in common; without it nothing is shared.
         remote_writes_all: not only what is used again is written there.
-        Raises: BusyError another process has it; UnsupportedError a newer version wrote it; NoSpaceError; IoError.
+        keys, keys_command, key: one of them encrypts the directory, or opens an encrypted one: a file of 32 bytes that its owner alone may read, a command that wraps and unwraps, or 32 bytes (docs/encryption.md).
+        Raises: BusyError another process has it; InvalidArgumentError keys that are not the directory's; CorruptError they are damaged; UnsupportedError a newer version wrote it; NoSpaceError; IoError.
         """
 
     def secret(self) -> bytes:

@@ -81,7 +81,8 @@ class _Options(ctypes.Structure):
                 ("bytes_cap", ctypes.c_uint64), ("block_bytes_max", ctypes.c_uint64),
                 ("commit_interval_us", ctypes.c_uint64), ("scrub_bytes_per_s", ctypes.c_uint64),
                 ("disk_requests_max", ctypes.c_uint32), ("accepts_puts", ctypes.c_uint32),
-                ("memory_bytes", ctypes.c_uint64)]
+                ("memory_bytes", ctypes.c_uint64), ("keys_file", ctypes.c_char_p),
+                ("keys_command", ctypes.c_char_p), ("key", ctypes.c_char_p)]
 
 
 class _Key(ctypes.Structure):
@@ -193,8 +194,9 @@ class BlockStore:
     def __init__(self, directory: str | bytes | os.PathLike[Any], *, cap_bytes: int = 8 << 30,
                  block_bytes_max: int = 0, commit_interval_s: float = 0.02,
                  scrub_bytes_per_s: int = 8 << 20, disk_requests_max: int = 64,
-                 memory_bytes: int = 256 << 20, accepts_puts: bool = False,
-                 namespace: str = "") -> None:
+                 memory_bytes: int = 256 << 20, accepts_puts: bool = False, namespace: str = "",
+                 keys: str | os.PathLike[str] | None = None, keys_command: str = "",
+                 key: bytes | None = None) -> None:
         """Opens the store in a directory, or makes one; "unix:PATH": the store that another process
         serves at this socket. Everything but namespace is its owner's choice then.
 
@@ -204,8 +206,11 @@ class BlockStore:
         of the blocks that were put or read last, which are kept in memory too; 0: none.
         accepts_puts: a put ends when its block can be found, in memory if it has room there; when a
         later `flush` has returned it is durable, or counted in stats()["puts_lost"]. namespace: where calls that name none go.
+        keys, keys_command, key: one of them encrypts the directory, or opens an encrypted one: a
+        file of 32 bytes that its owner alone may read, a command that wraps and unwraps, or 32 bytes
+        (docs/encryption.md).
 
-        Raises: InvalidArgumentError; BusyError another process has it, or serves as many clients as
+        Raises: InvalidArgumentError, also for keys that are not the directory's; BusyError another process has it, or serves as many clients as
         it may; UnsupportedError a newer version wrote it; NotFoundError no such socket;
         NoSpaceError; IoError.
         """
@@ -217,6 +222,8 @@ class BlockStore:
             raise InvalidArgumentError("a cap, interval or number of requests below 1")
         if memory_bytes < 0:
             raise InvalidArgumentError(f"memory_bytes is {memory_bytes}")
+        if key is not None and len(key) != 32:
+            raise InvalidArgumentError(f"a key of {len(key)} bytes, not 32")
         self._library = _load()
         self._namespace = namespace
         self._directory = os.fsdecode(path)
@@ -231,7 +238,9 @@ class BlockStore:
                            commit_interval_us=commit_interval_us,
                            scrub_bytes_per_s=scrub_bytes_per_s or FOREVER,
                            disk_requests_max=disk_requests_max,
-                           accepts_puts=int(accepts_puts), memory_bytes=memory_bytes or FOREVER)
+                           accepts_puts=int(accepts_puts), memory_bytes=memory_bytes or FOREVER,
+                           keys_file=None if keys is None else os.fsencode(keys),
+                           keys_command=keys_command.encode(), key=key)
         handle = ctypes.c_void_p()
         self._check(self._library.quire_store_open(ctypes.byref(options), ctypes.byref(handle),
                                                    ctypes.byref(error)), error)

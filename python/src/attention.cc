@@ -14,6 +14,7 @@ namespace {
 
 using Queries = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using Outs = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using OfHeads = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 /// Kernels, their scratch and threads: for one call at a time.
 struct AttentionState {
@@ -62,9 +63,42 @@ struct Call {
   uint32_t layer = 0;
   uint32_t query_heads = 0;
   std::optional<float> scale{};
+  std::optional<OfHeads> sink_logits{};
+  std::optional<OfHeads> alibi_slopes{};
   std::vector<std::shared_ptr<SequenceState>> sequences{};
   std::vector<AttentionTask> tasks{};  // as many; `sequence` is their number
 };
+
+/// One number for each query head, or nothing.
+std::optional<OfHeads> ToOfHeads(const nb::object& given, const char* name) {
+  if (given.is_none()) return std::nullopt;
+  OfHeads numbers;
+  if (!nb::try_cast(given, numbers, true)) {
+    Raise(ErrorCode::kInvalidArgument,
+          std::string(name) + " is no array of float32 with one axis, [query_heads]");
+  }
+  return numbers;
+}
+
+/// After the tasks have said how many heads there are.
+void CheckHeads(const Call& call) {
+  const auto check = [&call](const std::optional<OfHeads>& numbers, const char* name) {
+    if (!numbers || numbers->shape(0) == call.query_heads) return;
+    Raise(ErrorCode::kInvalidArgument,
+          std::string(name) + " has " + std::to_string(numbers->shape(0)) +
+              " numbers, but the queries have " + std::to_string(call.query_heads) + " heads");
+  };
+  check(call.sink_logits, "sink_logits");
+  check(call.alibi_slopes, "alibi_slopes");
+}
+
+Call MakeCall(uint32_t layer, std::optional<float> scale, const nb::object& sink_logits,
+              const nb::object& alibi_slopes) {
+  return {.layer = layer,
+          .scale = scale,
+          .sink_logits = ToOfHeads(sink_logits, "sink_logits"),
+          .alibi_slopes = ToOfHeads(alibi_slopes, "alibi_slopes")};
+}
 
 // The sequences' locks, each once and in one order, so that calls that share some cannot wait for
 // each other in a circle.
@@ -88,7 +122,9 @@ AttentionShape ShapeOf(const LayerStreams& streams, const LayerGroup& group, con
           .open_blocks = streams.open_blocks,
           .scale = call.scale.value_or(static_cast<float>(1.0 / root)),
           .window_tokens = group.window_tokens,
-          .sink_tokens = group.sink_tokens};
+          .sink_tokens = group.sink_tokens,
+          .sink_logits = call.sink_logits ? call.sink_logits->data() : nullptr,
+          .alibi_slopes = call.alibi_slopes ? call.alibi_slopes->data() : nullptr};
 }
 
 /// Errors: kInvalidArgument rows beyond the `written` tokens of the layer
@@ -163,13 +199,14 @@ void AttendBatch(const PyAttention& self, uint32_t layer,
                  const std::vector<const PySequence*>& sequences,
                  const std::vector<nb::object>& queries, const std::vector<nb::object>& outs,
                  const std::optional<std::vector<uint64_t>>& first_positions,
-                 std::optional<float> scale) {
+                 std::optional<float> scale, const nb::object& sink_logits,
+                 const nb::object& alibi_slopes) {
   if (queries.size() != sequences.size() || outs.size() != sequences.size() ||
       (first_positions && first_positions->size() != sequences.size())) {
     Raise(ErrorCode::kInvalidArgument, "lists of different lengths");
   }
   const std::shared_ptr<AttentionState> attention = self.get();
-  Call call{.layer = layer, .scale = scale};
+  Call call = MakeCall(layer, scale, sink_logits, alibi_slopes);
   std::vector<Queries> converted;  // until the end of the call
   for (size_t i = 0; i < sequences.size(); ++i) {
     converted.push_back(ToQueries(queries[i]));
@@ -177,6 +214,7 @@ void AttendBatch(const PyAttention& self, uint32_t layer,
                 first_positions ? std::optional((*first_positions)[i]) : std::nullopt);
   }
   if (call.tasks.empty()) return;
+  CheckHeads(call);
   const GilFree free;
   Run(*attention, call);
 }
@@ -189,13 +227,15 @@ nb::object OutFor(nb::object given, const Queries& queries, const Stream& value)
 
 nb::object Attend(const PyAttention& self, uint32_t layer, const PySequence& sequence,
                   const nb::object& given, std::optional<uint64_t> first_position,
-                  std::optional<float> scale, nb::object out) {
+                  std::optional<float> scale, const nb::object& sink_logits,
+                  const nb::object& alibi_slopes, nb::object out) {
   const std::shared_ptr<AttentionState> attention = self.get();
   const Queries queries = ToQueries(given);
   out = OutFor(std::move(out), queries, GroupOf(*sequence.get()->cache, layer).streams.back());
   const Outs array = ToOut(out);
-  Call call{.layer = layer, .scale = scale};
+  Call call = MakeCall(layer, scale, sink_logits, alibi_slopes);
   AddSequence(call, sequence, queries, array, first_position);
+  CheckHeads(call);
   {
     const GilFree free;
     Run(*attention, call);
@@ -205,7 +245,8 @@ nb::object Attend(const PyAttention& self, uint32_t layer, const PySequence& seq
 
 nb::object AttendOwner(const PyAttention& self, uint32_t layer, const PyOwner& owner,
                        const nb::object& given, std::optional<uint64_t> first_position,
-                       std::optional<float> scale, nb::object out) {
+                       std::optional<float> scale, const nb::object& sink_logits,
+                       const nb::object& alibi_slopes, nb::object out) {
   const std::shared_ptr<AttentionState> attention = self.get();
   const std::shared_ptr<OwnerState> state = owner.get();
   const Stream& stream = state->of->stream;
@@ -213,8 +254,9 @@ nb::object AttendOwner(const PyAttention& self, uint32_t layer, const PyOwner& o
   const Queries queries = ToQueries(given);
   out = OutFor(std::move(out), queries, stream);
   const Outs array = ToOut(out);
-  Call call{.layer = layer, .scale = scale};
+  Call call = MakeCall(layer, scale, sink_logits, alibi_slopes);
   AddTask(call, stream, stream, queries, array, first_position.value_or(0));
+  CheckHeads(call);
   {
     const GilFree free;
     const std::lock_guard turn(attention->turn);
@@ -264,36 +306,47 @@ void BindAttention(nb::module_& module) {
                       std::string(state.backend->target());
              });
            })
-      .def("attend", &Attend, nb::arg("layer"), nb::arg("sequence"), nb::arg("queries"),
-           nb::kw_only(), nb::arg("first_position") = nb::none(), nb::arg("scale") = nb::none(),
-           nb::arg("out") = nb::none(),
-           nb::sig("def attend(self, layer: int, sequence: Sequence, queries: object, *, "
-                   "first_position: int | None = None, scale: float | None = None, "
-                   "out: typing.Any = None) -> typing.Any"),
-           "Attention of one sequence over what is written in a layer; returns out.\n\n"
-           "queries: [rows, query_heads, dim], float32 in C order; float16, bfloat16 and other "
-           "strides are copied. Row r stands at first_position + r and sees the tokens up to and "
-           "including its own.\n"
-           "first_position: None: the rows are the last ones written.\n"
-           "scale: None: 1 / sqrt(dim).\n"
-           "out: float32 [rows, query_heads, value dim] in C order; None: a new NumPy array.\n"
-           "The layer's window and sinks are those of the cache.\n"
-           "Raises: InvalidArgumentError shapes, or a row past what is written or before what its "
-           "window kept; UnsupportedError a shape that the kernels lack.")
+      .def(
+          "attend", &Attend, nb::arg("layer"), nb::arg("sequence"), nb::arg("queries"),
+          nb::kw_only(), nb::arg("first_position") = nb::none(), nb::arg("scale") = nb::none(),
+          nb::arg("sink_logits") = nb::none(), nb::arg("alibi_slopes") = nb::none(),
+          nb::arg("out") = nb::none(),
+          nb::sig("def attend(self, layer: int, sequence: Sequence, queries: object, *, "
+                  "first_position: int | None = None, scale: float | None = None, "
+                  "sink_logits: object = None, alibi_slopes: object = None, "
+                  "out: typing.Any = None) -> typing.Any"),
+          "Attention of one sequence over what is written in a layer; returns out.\n\n"
+          "queries: [rows, query_heads, dim], float32 in C order; float16, bfloat16 and other "
+          "strides are copied. Row r stands at first_position + r and sees the tokens up to and "
+          "including its own.\n"
+          "first_position: None: the rows are the last ones written.\n"
+          "scale: None: 1 / sqrt(dim).\n"
+          "sink_logits: float32 [query_heads], a logit of each head that takes part in its softmax "
+          "and has no value (-inf: the head has none); None: no head has one.\n"
+          "alibi_slopes: float32 [query_heads], ALiBi's slope of each head, times (key position - "
+          "query position) added to its scores; None: none.\n"
+          "out: float32 [rows, query_heads, value dim] in C order; None: a new NumPy array.\n"
+          "The layer's window and the tokens it keeps are those of the cache.\n"
+          "Raises: InvalidArgumentError shapes, or a row past what is written or before what its "
+          "window kept; UnsupportedError a shape that the kernels lack.")
       .def("attend", &AttendOwner, nb::arg("layer"), nb::arg("owner"), nb::arg("queries"),
            nb::kw_only(), nb::arg("first_position") = nb::none(), nb::arg("scale") = nb::none(),
+           nb::arg("sink_logits") = nb::none(), nb::arg("alibi_slopes") = nb::none(),
            nb::arg("out") = nb::none(),
            nb::sig("def attend(self, layer: int, owner: Owner, queries: object, *, "
                    "first_position: int | None = None, scale: float | None = None, "
+                   "sink_logits: object = None, alibi_slopes: object = None, "
                    "out: typing.Any = None) -> typing.Any"),
            "The same over what an owner holds; appends to this layer wait meanwhile. Raises: "
            "InvalidArgumentError a checkpoint layer; NotFoundError it was evicted or released.")
       .def("attend_batch", &AttendBatch, nb::arg("layer"), nb::arg("sequences"), nb::arg("queries"),
            nb::arg("outs"), nb::kw_only(), nb::arg("first_positions") = nb::none(),
-           nb::arg("scale") = nb::none(),
+           nb::arg("scale") = nb::none(), nb::arg("sink_logits") = nb::none(),
+           nb::arg("alibi_slopes") = nb::none(),
            nb::sig("def attend_batch(self, layer: int, sequences: list[Sequence], queries: "
                    "list[typing.Any], outs: list[typing.Any], *, first_positions: list[int] | None "
-                   "= None, scale: float | None = None) -> None"),
+                   "= None, scale: float | None = None, sink_logits: object = None, alibi_slopes: "
+                   "object = None) -> None"),
            "The same for many sequences of one cache in one call: lists of equal length, `outs` "
            "are written.");
 }

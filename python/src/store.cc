@@ -24,8 +24,10 @@ constexpr uint64_t kWaitStepUs = 20'000;
 void Open(PyDiskStore* self, const std::filesystem::path& directory, uint64_t cap_bytes,
           double commit_interval_s, uint64_t staging_bytes, uint64_t scrub_bytes_per_s,
           uint64_t warm_bytes, const std::string& remote,
-          const std::optional<std::filesystem::path>& fleet_key, bool remote_writes_all) {
-  const DiskStoreOptions options{
+          const std::optional<std::filesystem::path>& fleet_key, bool remote_writes_all,
+          const std::optional<std::filesystem::path>& keys, const std::string& keys_command,
+          const std::optional<nb::bytes>& key) {
+  DiskStoreOptions options{
       .directory = directory.string(),
       .bytes_cap = cap_bytes,
       .commit_interval_us = ToMicros(commit_interval_s),
@@ -34,7 +36,12 @@ void Open(PyDiskStore* self, const std::filesystem::path& directory, uint64_t ca
       .scrub_bytes_per_s = scrub_bytes_per_s,
       .remote = remote,
       .fleet_key_file = fleet_key ? fleet_key->string() : "",
-      .remote_writes = remote_writes_all ? RemoteWrites::kAll : RemoteWrites::kReused};
+      .remote_writes = remote_writes_all ? RemoteWrites::kAll : RemoteWrites::kReused,
+      .keys = {.file = keys ? keys->string() : "", .command = keys_command}};
+  if (key) {
+    const auto* const bytes = static_cast<const uint8_t*>(key->data());
+    options.keys.key.assign(bytes, bytes + key->size());
+  }
   const GilFree free;
   new (self) PyDiskStore(Share(Value(DiskStore::Open(options))), options.directory);
 }
@@ -195,31 +202,38 @@ void BindStore(nb::module_& module) {
       "The store below memory, in one directory of a local disk (docs/durability.md): what caches "
       "publish is written there behind their back, and a later process finds it.\n\nSeveral caches "
       "may share one; one process at a time owns a directory. Threads: any.")
-      .def("__init__", &Open, nb::arg("directory"), nb::kw_only(),
-           nb::arg("cap_bytes") = DiskStoreOptions{}.bytes_cap, nb::arg("commit_interval_s") = 1.0,
-           nb::arg("staging_bytes") = DiskStoreOptions{}.staging_bytes,
-           nb::arg("scrub_bytes_per_s") = DiskStoreOptions{}.scrub_bytes_per_s,
-           nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes, nb::arg("remote") = "",
-           nb::arg("fleet_key") = nb::none(), nb::arg("remote_writes_all") = false,
-           nb::sig("def __init__(self, directory: str | bytes | os.PathLike[str] | "
-                   "os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = "
-                   "1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, "
-                   "warm_bytes: int = 0, remote: str = '', fleet_key: str | os.PathLike[str] | "
-                   "None = None, remote_writes_all: bool = False) -> None"),
-           "directory: made if there is none. Empty: nothing is on disk, there are warm_bytes or a "
-           "remote alone.\n"
-           "cap_bytes: hard, of all its files.\n"
-           "commit_interval_s: what a crash may lose.\n"
-           "staging_bytes: memory for bytes on their way.\n"
-           "scrub_bytes_per_s: re-reads what it has, so fast; 0: never.\n"
-           "warm_bytes: memory in front of the disk, for caches whose blocks are on a device.\n"
-           "remote: a service that machines share, behind the others: redis://HOST, rediss://HOST "
-           "or s3://BUCKET (docs/remote.md).\n"
-           "fleet_key: a file of 32 random bytes that they have in common; without it nothing is "
-           "shared.\n"
-           "remote_writes_all: not only what is used again is written there.\n"
-           "Raises: BusyError another process has it; UnsupportedError a newer version wrote it; "
-           "NoSpaceError; IoError.")
+      .def(
+          "__init__", &Open, nb::arg("directory"), nb::kw_only(),
+          nb::arg("cap_bytes") = DiskStoreOptions{}.bytes_cap, nb::arg("commit_interval_s") = 1.0,
+          nb::arg("staging_bytes") = DiskStoreOptions{}.staging_bytes,
+          nb::arg("scrub_bytes_per_s") = DiskStoreOptions{}.scrub_bytes_per_s,
+          nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes, nb::arg("remote") = "",
+          nb::arg("fleet_key") = nb::none(), nb::arg("remote_writes_all") = false,
+          nb::arg("keys") = nb::none(), nb::arg("keys_command") = "", nb::arg("key") = nb::none(),
+          nb::sig("def __init__(self, directory: str | bytes | os.PathLike[str] | "
+                  "os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = "
+                  "1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, "
+                  "warm_bytes: int = 0, remote: str = '', fleet_key: str | os.PathLike[str] | "
+                  "None = None, remote_writes_all: bool = False, keys: str | os.PathLike[str] | "
+                  "None = None, keys_command: str = '', key: bytes | None = None) -> None"),
+          "directory: made if there is none. Empty: nothing is on disk, there are warm_bytes or a "
+          "remote alone.\n"
+          "cap_bytes: hard, of all its files.\n"
+          "commit_interval_s: what a crash may lose.\n"
+          "staging_bytes: memory for bytes on their way.\n"
+          "scrub_bytes_per_s: re-reads what it has, so fast; 0: never.\n"
+          "warm_bytes: memory in front of the disk, for caches whose blocks are on a device.\n"
+          "remote: a service that machines share, behind the others: redis://HOST, rediss://HOST "
+          "or s3://BUCKET (docs/remote.md).\n"
+          "fleet_key: a file of 32 random bytes that they have in common; without it nothing is "
+          "shared.\n"
+          "remote_writes_all: not only what is used again is written there.\n"
+          "keys, keys_command, key: one of them encrypts the directory, or opens an encrypted one: "
+          "a file of 32 bytes that its owner alone may read, a command that wraps and unwraps, or "
+          "32 bytes (docs/encryption.md).\n"
+          "Raises: BusyError another process has it; InvalidArgumentError keys that are not the "
+          "directory's; CorruptError they are damaged; UnsupportedError a newer version wrote it; "
+          "NoSpaceError; IoError.")
       .def(
           "secret",
           [](const PyDiskStore& self) {

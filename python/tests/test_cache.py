@@ -62,6 +62,42 @@ def test_every_codec_gives_the_same_bits_on_a_hit(codec, identity):
     assert error < {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2, "int8": 0.05}.get(codec, 0.5)
 
 
+def test_sinks_and_slopes_of_query_heads(cache, identity):
+    kernels = quire.Attention()
+    sequence = compute(cache, identity, PROMPT)
+    queries = rows(PROMPT[-2:], 0, QUERY_HEADS, "query")
+    keys = rows(PROMPT, 0, KV_HEADS, "key").transpose(1, 0, 2).repeat(QUERY_HEADS // KV_HEADS, 0)
+    values = rows(PROMPT, 0, KV_HEADS, "value").transpose(1, 0, 2).repeat(
+        QUERY_HEADS // KV_HEADS, 0)
+    logits = np.linspace(3, -1, QUERY_HEADS, dtype=np.float32)
+    slopes = np.linspace(0.1, 1, QUERY_HEADS, dtype=np.float32)
+    for sinks, alibi in ((logits, None), (None, slopes), (logits, slopes)):
+        out = kernels.attend(0, sequence, queries, sink_logits=sinks, alibi_slopes=alibi)
+        for row, at in enumerate((len(PROMPT) - 2, len(PROMPT) - 1)):
+            scores = np.einsum("hd,htd->ht", queries[row], keys[:, :at + 1]) / np.sqrt(DIM)
+            if alibi is not None:
+                scores = scores + alibi[:, None] * (np.arange(at + 1) - at)
+            if sinks is not None:
+                scores = np.concatenate([scores, sinks[:, None]], 1)
+            weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+            expected = np.einsum("ht,htd->hd", weights[:, :at + 1], values[:, :at + 1])
+            np.testing.assert_allclose(out[row], expected, rtol=2e-5, atol=2e-6)
+        batch = [np.empty_like(out)]
+        kernels.attend_batch(0, [sequence], [queries], batch, sink_logits=sinks,
+                             alibi_slopes=alibi)
+        np.testing.assert_array_equal(batch[0], out)
+    no_sinks = np.full(QUERY_HEADS, -np.inf, np.float32)
+    np.testing.assert_array_equal(kernels.attend(0, sequence, queries, sink_logits=no_sinks),
+                                  kernels.attend(0, sequence, queries))
+    for name, wrong, words in (("sink_logits", logits[1:], "sink_logits has"),
+                               ("alibi_slopes", slopes[None], "alibi_slopes is no array"),
+                               ("alibi_slopes", [1.0] * QUERY_HEADS, "alibi_slopes is no array")):
+        with pytest.raises(quire.InvalidArgumentError, match=words):
+            kernels.attend(0, sequence, queries, **{name: wrong})
+        with pytest.raises(quire.InvalidArgumentError, match=words):
+            kernels.attend_batch(0, [sequence], [queries], [np.empty_like(out)], **{name: wrong})
+
+
 def test_a_batch_is_attended_in_one_call(cache, identity):
     kernels = quire.Attention()
     prompts = [PROMPT[:20], PROMPT[:33] + [1]]

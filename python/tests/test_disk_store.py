@@ -33,6 +33,18 @@ def fill(directory, **options):
             store.flush()  # before the cache ends, which takes what is not written with it
 
 
+def test_an_encrypted_directory_needs_its_key(tmp_path):
+    key = bytes(range(32))
+    with quire.DiskStore(tmp_path / "store", cap_bytes=64 << 20, key=key) as store:
+        secret = store.secret()
+    assert not (tmp_path / "store" / "SECRET").exists()
+    for wrong in ({}, {"key": bytes(32)}, {"key": b"short"}, {"keys_command": "cat #"}):
+        with pytest.raises(quire.InvalidArgumentError):
+            quire.DiskStore(tmp_path / "store", cap_bytes=64 << 20, **wrong)
+    with quire.DiskStore(tmp_path / "store", cap_bytes=64 << 20, key=key) as store:
+        assert store.secret() == secret
+
+
 @pytest.mark.parametrize("codec", ["f32", "int8"])
 def test_another_cache_loads_what_the_first_published(tmp_path, codec):
     directory = str(tmp_path / "store")

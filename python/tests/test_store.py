@@ -53,6 +53,23 @@ def test_blocks_come_back_also_after_a_restart(directory):
             assert stats["hits"] == len(lengths)
 
 
+def test_an_encrypted_directory_needs_its_key(directory, tmp_path):
+    keys = tmp_path / "key"
+    keys.write_bytes(random.Random(1).randbytes(32))
+    keys.chmod(0o600)
+    words = b"a text that must not be found there" * 200
+    with open_store(directory, keys=keys) as opened:
+        assert opened.put("name of it", words, namespace="tenant")
+    disk = b"".join(path.read_bytes() for path in directory.iterdir())
+    for hidden in (words[:16], b"name of it", b"tenant", keys.read_bytes()[:16]):
+        assert hidden not in disk
+    for wrong in ({}, {"key": bytes(32)}, {"key": b"short"}, {"keys_command": "cat #"}):
+        with pytest.raises(quire.InvalidArgumentError):
+            open_store(directory, **wrong)
+    with open_store(directory, key=keys.read_bytes()) as opened:
+        assert opened.get("name of it", namespace="tenant") == words
+
+
 def test_keys_are_any_text_or_bytes_and_namespaces_are_apart(directory):
     with open_store(directory, namespace="usual") as opened:
         for key in ("ü", b"\0\0", b"", bytearray(b"x"), memoryview(b"y"), "long" * 10_000):

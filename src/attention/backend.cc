@@ -217,7 +217,7 @@ class CpuAttention final : public AttentionBackend {
     if (item.to != nullptr) return;
     const uint32_t subtrees = item.lane_step;
     if (subtrees == 1) {
-      kernels_->finish(item, states);
+      kernels_->finish(item, scratch, states);
       return;
     }
     const auto of_subtree = [&](uint32_t subtree) {
@@ -234,7 +234,7 @@ class CpuAttention final : public AttentionBackend {
         kernels_->merge(item, scratch, of_subtree(j), of_subtree(j + width));
       }
     }
-    kernels_->finish(item, of_subtree(0));
+    kernels_->finish(item, scratch, of_subtree(0));
   }
 
   static void CopyStates(const Item& item, const States& from, const States& to) {

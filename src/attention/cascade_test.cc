@@ -166,7 +166,9 @@ RC_GTEST_PROP(CascadeProp, EverySequenceGetsWhatItGetsAlone, ()) {
       .block_tokens = *rc::gen::element(16u, 32u, 256u),
       .key_codec = *rc::gen::elementOf(std::vector<Codec>(kCodecs.begin(), kCodecs.end())),
       .value_codec = *rc::gen::elementOf(std::vector<Codec>(kCodecs.begin(), kCodecs.end())),
-      .open_blocks = *rc::gen::element(0u, 0u, 1u, 8u, 40u)};
+      .open_blocks = *rc::gen::element(0u, 0u, 1u, 8u, 40u),
+      .has_sinks = *rc::gen::inRange(0, 3) == 0,
+      .has_slopes = *rc::gen::inRange(0, 3) == 0};
   Company company(shape);
   const auto draw_tokens = [] { return 1 + *rc::gen::inRange<uint64_t>(0, 1600); };
   company.Add(draw_tokens());

@@ -304,12 +304,8 @@ class ItemRun {
         form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
                                   scratch_.scores);
       }
-      if (IsIdentity(form.key.codec)) continue;
-      for (uint32_t head = 0; head < item_.heads; ++head) {
-        HeadScales scales;
-        LoadScales(form.key, columns, columns.key_scale, head, &scales);
-        ScaleScoresOf(form, columns, scales, head * queries_per_head_, queries_per_head_);
-      }
+      if (!IsIdentity(form.key.codec)) ScaleRowScores(form, columns);
+      if (shape_.alibi_slopes != nullptr) AddDistances(view.split, columns, 0, queries_);
     }
     const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
     const States& split = scratch_.split;
@@ -373,6 +369,30 @@ class ItemRun {
         ScaleScores<false>(columns, scales, 0.0f, Scores(q));
       }
     }
+  }
+
+  void ScaleRowScores(const Form& form, const Columns& columns) const {
+    for (uint32_t head = 0; head < item_.heads; ++head) {
+      HeadScales scales;
+      LoadScales(form.key, columns, columns.key_scale, head, &scales);
+      ScaleScoresOf(form, columns, scales, head * queries_per_head_, queries_per_head_);
+    }
+  }
+
+  /// ALiBi, for query vectors [q, q + count).
+  void AddDistances(uint64_t split, const Columns& columns, uint32_t q, uint32_t count) const {
+    const float* const slopes = shape_.alibi_slopes + size_t{item_.head_begin} * group_;
+    for (const uint32_t end = q + count; q < end; ++q) {
+      const uint64_t position = PositionOf(q % queries_per_head_ / group_);
+      const auto behind = static_cast<int64_t>(position - split * kSplitTokens);
+      const float slope = slopes[q / queries_per_head_ * group_ + q % group_];
+      AddSlope(columns, slope, -static_cast<float>(behind), Scores(q));
+    }
+  }
+
+  uint64_t PositionOf(uint32_t row) const {
+    if (item_.sequences == nullptr) return first_position_ + row;
+    return item_.sequences[item_.row_begin + row]->first_position;
   }
 
   void ScaleRowWeights(const Form& form, const Columns& columns) const {
@@ -454,8 +474,10 @@ class ItemRun {
         } else {
           ScoreTile(q, rows, view.forms[f]);
         }
-        if (IsIdentity(forms_[f].key.codec)) continue;
-        ScaleScoresOf(forms_[f], view.forms[f], key_scales[f], q, rows);
+        if (!IsIdentity(forms_[f].key.codec)) {
+          ScaleScoresOf(forms_[f], view.forms[f], key_scales[f], q, rows);
+        }
+        if (shape_.alibi_slopes != nullptr) AddDistances(view.split, view.forms[f], q, rows);
       }
       WeighTile(q, rows, view, value_scales);
     }

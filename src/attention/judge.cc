@@ -32,12 +32,15 @@ bool Visible(const AttentionShape& shape, uint64_t position, uint64_t token) {
          token < shape.sink_tokens;
 }
 
-/// What a query row looks at.
+/// What a query vector looks at.
 struct Context {
   const AttentionShape& shape;
   const BlockTables& tables;
   uint32_t sequence;
   uint64_t position;
+  uint32_t query_head;
+
+  uint32_t kv_head() const { return query_head / (shape.query_heads / shape.key.heads); }
 };
 
 /// Where it finds one stream of a token.
@@ -187,8 +190,18 @@ class ValueSum {
   float mid_sum_ = 0.0f;
 };
 
-State Split(const Context& context, uint32_t kv_head, const Query& query, uint64_t split) {
+/// What ALiBi adds to the score of a token.
+float WithDistance(const Context& context, uint64_t token, float score) {
+  if (context.shape.alibi_slopes == nullptr) return score;
+  const uint64_t first = token / kSplitTokens * kSplitTokens;
+  const float distance =
+      -static_cast<float>(context.position - first) + static_cast<float>(token - first);
+  return std::fma(context.shape.alibi_slopes[context.query_head], distance, score);
+}
+
+State Split(const Context& context, const Query& query, uint64_t split) {
   const AttentionShape& shape = context.shape;
+  const uint32_t kv_head = context.kv_head();
   State state;
   state.out.assign(shape.value.dim, 0.0f);
   std::vector<uint64_t> tokens;
@@ -199,7 +212,8 @@ State Split(const Context& context, uint32_t kv_head, const Query& query, uint64
 
   std::vector<float> scores;
   for (const uint64_t t : tokens) {
-    scores.push_back(Score(query, Find(context, shape.key, OpenKey(shape), t), kv_head));
+    const float score = Score(query, Find(context, shape.key, OpenKey(shape), t), kv_head);
+    scores.push_back(WithDistance(context, t, score));
     state.max = std::max(state.max, scores.back());
   }
   state.max += 0.0f;
@@ -239,21 +253,20 @@ class Judge final : public AttentionBackend {
     (void)executor;
     QUIRE_TRY(Supports(shape));
     QUIRE_TRY(ValidateTasks(shape, tables, tasks));
-    const uint32_t group = shape.query_heads / shape.key.heads;
     for (const AttentionTask& task : tasks) {
       for (uint32_t row = 0; row < task.rows; ++row) {
         const SplitRange splits = SplitsOf(task);
         for (uint32_t head = 0; head < shape.query_heads; ++head) {
           const uint64_t vector = uint64_t{row} * shape.query_heads + head;
-          const Context context{shape, tables, task.sequence, task.first_position + row};
+          const Context context{shape, tables, task.sequence, task.first_position + row, head};
           std::array<State, kLanes> lanes = Taken(task, vector, shape.value.dim);
           if (splits.begin < splits.end) {
-            Fold(context, head / group, task.queries + vector * shape.key.dim, splits, &lanes);
+            Fold(context, task.queries + vector * shape.key.dim, splits, &lanes);
           }
           if (task.out == nullptr) {
             Leave(lanes, vector, shape.value.dim, task.to);
           } else {
-            Finish(lanes, shape.value, task.out + vector * shape.value.dim);
+            Finish(lanes, shape, head, task.out + vector * shape.value.dim);
           }
         }
       }
@@ -278,8 +291,8 @@ class Judge final : public AttentionBackend {
     return lanes;
   }
 
-  static void Fold(const Context& context, uint32_t kv_head, const float* query,
-                   const SplitRange& splits, std::array<State, kLanes>* lanes) {
+  static void Fold(const Context& context, const float* query, const SplitRange& splits,
+                   std::array<State, kLanes>* lanes) {
     const AttentionShape& shape = context.shape;
     std::vector<float> scaled(query, query + shape.key.dim);
     for (float& value : scaled) value *= shape.scale;
@@ -288,7 +301,7 @@ class Judge final : public AttentionBackend {
     const uint64_t end = std::min(splits.end, context.position / kSplitTokens + 1);
     for (uint64_t split = splits.begin; split < end; ++split) {
       State& lane = (*lanes)[split % kLanes];
-      lane = Merge(lane, Split(context, kv_head, row, split));
+      lane = Merge(lane, Split(context, row, split));
     }
   }
 
@@ -305,9 +318,16 @@ class Judge final : public AttentionBackend {
     }
   }
 
-  static void Finish(std::array<State, kLanes>& lanes, const StreamLayout& value, float* out) {
+  static void Finish(std::array<State, kLanes>& lanes, const AttentionShape& shape,
+                     uint32_t query_head, float* out) {
+    const StreamLayout& value = shape.value;
     for (uint32_t width = kLanes / 2; width > 0; width /= 2) {
       for (uint32_t j = 0; j < width; ++j) lanes[j] = Merge(lanes[j], lanes[j + width]);
+    }
+    if (shape.sink_logits != nullptr) {
+      const State sink{
+          .max = shape.sink_logits[query_head], .sum = 1.0f, .out = std::vector<float>(value.dim)};
+      lanes[0] = Merge(lanes[0], sink);
     }
     const bool empty = lanes[0].max == kEmptyMax;
     for (uint32_t d = 0; d < value.dim; ++d) out[d] = empty ? 0.0f : lanes[0].out[d] / lanes[0].sum;

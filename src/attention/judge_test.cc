@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <tuple>
 
 #include "attention/reference.h"
 #include "attention/scalar.h"
@@ -42,6 +44,42 @@ TEST(Judge, TwoTokensByHand) {
   EXPECT_EQ(Judge(shape, sequence, 1, 1, {2.0f}), std::vector<float>{out});
 }
 
+// A sink takes its share of the weights, and has no value.
+TEST(Judge, ASinkByHand) {
+  AttentionShape shape = MakeShape(
+      {.key_dim = 1, .value_dim = 1, .key_codec = Codec::kF32, .value_codec = Codec::kF32});
+  shape.scale = 1.0f;
+  TestSequence sequence(shape, 1, false, [](int stream, uint32_t, uint64_t, uint32_t) {
+    return stream == 0 ? 1 : 5;
+  });
+  for (const auto& [logit, token, sink] :
+       {std::tuple{-1.0f, 1.0f, Exp(-3.0f)}, {4.0f, Exp(-2.0f), 1.0f}}) {
+    shape.sink_logits = &logit;
+    // The token's score is 2: weights {token, sink}.
+    EXPECT_EQ(Judge(shape, sequence, 0, 1, {2.0f}),
+              std::vector<float>{5.0f * token / std::fma(1.0f, token, sink)});
+  }
+  const float none = -std::numeric_limits<float>::infinity();
+  shape.sink_logits = &none;
+  EXPECT_EQ(Judge(shape, sequence, 0, 1, {2.0f}), std::vector<float>{5.0f});
+}
+
+TEST(Judge, ASlopeByHand) {
+  AttentionShape shape = MakeShape(
+      {.key_dim = 1, .value_dim = 1, .key_codec = Codec::kF32, .value_codec = Codec::kF32});
+  shape.scale = 1.0f;
+  const float slope = 0.25f;
+  shape.alibi_slopes = &slope;
+  // Every score is 2 before; values are the tokens' numbers.
+  TestSequence sequence(shape, 3, false, [](int stream, uint32_t, uint64_t t, uint32_t) {
+    return stream == 0 ? 1.0f : static_cast<float>(t);
+  });
+  const float e1 = Exp(-0.25f);
+  const float e0 = Exp(-0.5f);
+  const float sum = (e0 + 1.0f) + e1;  // Tree16
+  EXPECT_EQ(Judge(shape, sequence, 2, 1, {2.0f}), std::vector<float>{(e1 + 2.0f) / sum});
+}
+
 TEST(Judge, StaysWithinAHairOfTheReference) {
   Prng prng(3);
   const TestShape shapes[] = {
@@ -56,7 +94,15 @@ TEST(Judge, StaysWithinAHairOfTheReference) {
        .rotated = true},
       {.key_codec = Codec::kFp8E4m3, .value_codec = Codec::kNf4, .rotated = true},
       {.key_codec = Codec::kFp4, .value_codec = Codec::kFp8E5m2},
-      {.key_dim = 24, .value_dim = 72, .key_codec = Codec::kQ25, .value_codec = Codec::kQ25}};
+      {.key_dim = 24, .value_dim = 72, .key_codec = Codec::kQ25, .value_codec = Codec::kQ25},
+      {.kv_heads = 2, .group = 3, .has_sinks = true, .has_slopes = true},
+      {.group = 6,
+       .key_codec = Codec::kInt8,
+       .value_codec = Codec::kInt8,
+       .window_tokens = 70,
+       .sink_tokens = 3,
+       .has_sinks = true,
+       .has_slopes = true}};
   for (const TestShape& test : shapes) {
     for (const bool two_forms : {false, true}) {
       const AttentionShape shape = MakeShape(test);

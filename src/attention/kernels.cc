@@ -33,7 +33,20 @@ void MergeItem(const Item& item, const Scratch& scratch, const States& a, const 
   MergeStates(item.queries(), OutStride(item.shape->value.dim), scratch.factors, a, b);
 }
 
-void FinishItem(const Item& item, const States& states) {
+/// The state of a sink is that of one token whose value is zero.
+void MergeSinks(const Item& item, const Scratch& scratch, const States& states) {
+  const uint32_t per_row = item.queries_per_row();
+  const size_t out_stride = OutStride(item.shape->value.dim);
+  const float* logits = item.shape->sink_logits + size_t{item.head_begin} * item.group();
+  const States& sinks = scratch.split;  // no longer needed for splits
+  for (uint32_t q = 0; q < item.queries(); ++q) sinks.max[q] = logits[q % per_row];
+  std::fill_n(sinks.sum, item.queries(), 1.0f);
+  std::fill_n(sinks.out, item.queries() * out_stride, 0.0f);
+  MergeStates(item.queries(), out_stride, scratch.factors, states, sinks);
+}
+
+void FinishItem(const Item& item, const Scratch& scratch, const States& states) {
+  if (item.shape->sink_logits != nullptr) MergeSinks(item, scratch, states);
   const Tag d;
   const uint32_t per_row = item.queries_per_row();
   const size_t dim = item.shape->value.dim;

@@ -124,8 +124,9 @@ struct Kernels {
   States (*run)(const Item& item, const Scratch& scratch);
   /// a = Merge(a, b) for every query vector; b is unchanged.
   void (*merge)(const Item& item, const Scratch& scratch, const States& a, const States& b);
-  /// Divides and writes the item's rows of task->out: zeros where nothing was seen.
-  void (*finish)(const Item& item, const States& states);
+  /// Merges the heads' sinks into the states, if there are any, divides and writes the item's rows
+  /// of task->out: zeros where nothing was seen.
+  void (*finish)(const Item& item, const Scratch& scratch, const States& states);
 };
 
 /// Floats from one query's `out` row to the next.

@@ -24,8 +24,9 @@ std::ostream& operator<<(std::ostream& os, const Setup& s) {
             << " window " << s.shape.window_tokens << " sinks " << s.shape.sink_tokens
             << " first_position " << s.first_position << " rows " << s.rows << " key_inner "
             << static_cast<int>(s.shape.key_inner) << " rotated " << s.shape.rotated
-            << " open_blocks " << s.shape.open_blocks << " two_forms " << s.two_forms << " seed "
-            << s.seed;
+            << " open_blocks " << s.shape.open_blocks << " two_forms " << s.two_forms
+            << " has_sinks " << s.shape.has_sinks << " has_slopes " << s.shape.has_slopes
+            << " seed " << s.seed;
 }
 
 // Positions near the edges of columns, splits and rounds of lanes.
@@ -55,6 +56,8 @@ Setup Draw() {
   }
   s.shape.rotated = *rc::gen::inRange(0, 2) == 0;
   s.shape.open_blocks = *rc::gen::element(0u, 0u, 1u, 2u, 8u, 17u, 100u);
+  s.shape.has_sinks = *rc::gen::inRange(0, 3) == 0;
+  s.shape.has_slopes = *rc::gen::inRange(0, 3) == 0;
   s.first_position = DrawPosition();
   s.rows = *rc::gen::element(1u, 1u, 2u, 3u, 5u, 9u, 17u, 34u);
   s.two_forms = *rc::gen::inRange(0, 4) == 0;

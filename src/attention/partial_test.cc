@@ -286,7 +286,15 @@ TEST_P(PartialTest, ManyChainsAndPartitionsOfLongContexts) {
        30},
       {{.block_tokens = 256, .key_codec = codec, .value_codec = codec, .window_tokens = 700},
        4500,
-       1}};
+       1},
+      {{.kv_heads = 2,
+        .group = 3,
+        .key_codec = codec,
+        .value_codec = codec,
+        .has_sinks = true,
+        .has_slopes = true},
+       4700,
+       3}};
   Prng prng(7);
   for (const Setup& setup : setups) {
     const Rows pieces(setup.shape, setup.tokens, setup.rows, setup.two_forms);

@@ -15,6 +15,12 @@ class Layers {
   explicit Layers(const TestShape& test, std::vector<uint32_t> rows) : rows_(std::move(rows)) {
     const AttentionShape first = MakeShape(test);
     shapes_ = {first, LayerAfter(first)};
+    // Sinks and slopes are those of a layer, and may be missing in some.
+    if (test.has_sinks) {
+      shapes_[0].sink_logits = nullptr;
+      shapes_[1].sink_logits = TestSinkLogits() + 7;
+    }
+    if (test.has_slopes) shapes_[1].alibi_slopes = TestSlopes() + 7;
     for (const uint32_t rows_of_one : rows_) {
       // Slots end where the last layer does.
       sequences_.push_back(std::make_unique<TestSequence>(shapes_[1], kTokens, false, &prng_));
@@ -116,6 +122,11 @@ TEST(PrepareTest, ChunksBesideRowsInTwoForms) {
 
 TEST(PrepareTest, Windows) {
   ExpectSameAsCalls({.kv_heads = 1, .group = 3, .window_tokens = 70, .sink_tokens = 5}, {1, 33});
+}
+
+TEST(PrepareTest, LayersWithSinksAndSlopesOfTheirOwn) {
+  ExpectSameAsCalls({.kv_heads = 2, .group = 3, .has_sinks = true, .has_slopes = true},
+                    {1, 40, 1, 1});
 }
 
 // Two plans at once, whose items need scratch of different sizes.

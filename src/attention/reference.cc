@@ -40,7 +40,8 @@ std::vector<double> Rotated(const std::vector<double>& x) {
 }
 
 void AttendOne(const AttentionShape& shape, const BlockTables& tables, uint32_t sequence,
-               uint32_t head, uint64_t position, const float* query_row, double* out) {
+               uint32_t query_head, uint64_t position, const float* query_row, double* out) {
+  const uint32_t head = query_head / (shape.query_heads / shape.key.heads);
   std::vector<double> query(query_row, query_row + shape.key.dim);
   if (shape.key.rotated) query = Rotated(query);
   const uint64_t first_open = FirstOpenBlock(shape, position);
@@ -55,10 +56,18 @@ void AttendOne(const AttentionShape& shape, const BlockTables& tables, uint32_t 
       score += query[d] * Load(shape.key, OpenKey(shape), tables, sequence, head, first_open, t, d);
     }
     tokens.push_back(t);
-    scores.push_back(score * double{shape.scale});
+    score *= double{shape.scale};
+    if (shape.alibi_slopes != nullptr) {
+      score -= double{shape.alibi_slopes[query_head]} * static_cast<double>(position - t);
+    }
+    scores.push_back(score);
   }
-  const double max = *std::ranges::max_element(scores);
+  double max = *std::ranges::max_element(scores);
   double sum = 0;
+  if (shape.sink_logits != nullptr) {
+    max = std::max(max, double{shape.sink_logits[query_head]});
+    sum = std::exp(double{shape.sink_logits[query_head]} - max);
+  }
   for (size_t i = 0; i < tokens.size(); ++i) {
     const double weight = std::exp(scores[i] - max);
     sum += weight;
@@ -76,11 +85,10 @@ void AttendOne(const AttentionShape& shape, const BlockTables& tables, uint32_t 
 std::vector<double> ReferenceAttention(const AttentionShape& shape, const BlockTables& tables,
                                        const AttentionTask& task) {
   std::vector<double> out(size_t{task.rows} * shape.query_heads * shape.value.dim);
-  const uint32_t group = shape.query_heads / shape.key.heads;
   for (uint32_t row = 0; row < task.rows; ++row) {
     for (uint32_t head = 0; head < shape.query_heads; ++head) {
       const uint64_t vector = uint64_t{row} * shape.query_heads + head;
-      AttendOne(shape, tables, task.sequence, head / group, task.first_position + row,
+      AttendOne(shape, tables, task.sequence, head, task.first_position + row,
                 task.queries + vector * shape.key.dim, out.data() + vector * shape.value.dim);
     }
   }

@@ -56,6 +56,21 @@ HWY_INLINE float SumOfColumn(const Vec* partial) {
   return tree[0];
 }
 
+/// ALiBi: scores[t] += slope * distance of token t from the row, for the tokens of these columns.
+/// `distance_of_split`: that of the split's first token.
+inline void AddSlope(const Columns& columns, float slope, float distance_of_split, float* scores) {
+  const Tag d;
+  const Vec slopes = hn::Set(d, slope);
+  const Vec of_split = hn::Set(d, distance_of_split);
+  for (uint32_t c = 0; c < columns.count; ++c) {
+    const uint32_t first = columns.index[c] * kColumnTokens;
+    for (uint32_t t = first; t < first + kColumnTokens; t += kVecLanes) {
+      const Vec distance = hn::Add(of_split, hn::Iota(d, static_cast<float>(t)));
+      hn::Store(hn::MulAdd(slopes, distance, hn::Load(d, scores + t)), d, scores + t);
+    }
+  }
+}
+
 /// Largest of the scores [range.begin, range.end), or kEmptyMax; lane by lane.
 HWY_INLINE Vec MaxOfRange(const VisibleTokens& visible, TokenRange range, const float* scores) {
   constexpr size_t kChains = 4;  // a maximum waits for the one before it

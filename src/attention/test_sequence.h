@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,7 +43,33 @@ struct TestShape {
   bool rotated = false;
   Codec open_codec = Codec::kF16;  // of blocks that are read open, where K or V is encoded
   uint32_t open_blocks = 0;
+  bool has_sinks = false;  // sink logits, of which some are -infinity
+  bool has_slopes = false;
 };
+
+/// A number for each query head of any test shape: from -3 to 3, every fifth -infinity.
+inline const float* TestSinkLogits() {
+  static const std::vector<float> logits = [] {
+    Prng prng(17);
+    std::vector<float> made(256);
+    for (size_t h = 0; h < made.size(); ++h) {
+      const float logit = prng.NextFloat(-3.0f, 3.0f);
+      made[h] = h % 5 == 4 ? -std::numeric_limits<float>::infinity() : logit;
+    }
+    return made;
+  }();
+  return logits.data();
+}
+
+/// Likewise: from 1 down, no powers of two.
+inline const float* TestSlopes() {
+  static const std::vector<float> slopes = [] {
+    std::vector<float> made(256);
+    for (size_t h = 0; h < made.size(); ++h) made[h] = 1.0f / (1.0f + 3.0f * static_cast<float>(h));
+    return made;
+  }();
+  return slopes.data();
+}
 
 /// First byte of a slot behind a stream.
 inline uint64_t StreamEnd(const StreamLayout& stream) {
@@ -77,6 +104,8 @@ inline AttentionShape MakeShape(const TestShape& test) {
   shape.window_tokens = test.window_tokens;
   shape.sink_tokens = test.sink_tokens;
   shape.open_blocks = test.open_blocks;
+  if (test.has_sinks) shape.sink_logits = TestSinkLogits();
+  if (test.has_slopes) shape.alibi_slopes = TestSlopes();
   return shape;
 }
 

@@ -210,6 +210,14 @@ TEST_F(CudaAttention, SaysWhatItCannotDo) {
   AttentionShape encoded = MakeShape({.key_codec = Codec::kInt8, .value_codec = Codec::kInt8});
   encoded.open_key = encoded.key;
   EXPECT_EQ(backend_->Supports(encoded).error().code, ErrorCode::kUnsupported);
+  const Result<void> sinks = backend_->Supports(MakeShape({.has_sinks = true}));
+  ASSERT_FALSE(sinks.has_value());
+  EXPECT_EQ(sinks.error().code, ErrorCode::kUnsupported);
+  EXPECT_TRUE(sinks.error().message.contains("sink_logits")) << sinks.error().message;
+  const Result<void> slopes = backend_->Supports(MakeShape({.has_slopes = true}));
+  ASSERT_FALSE(slopes.has_value());
+  EXPECT_EQ(slopes.error().code, ErrorCode::kUnsupported);
+  EXPECT_TRUE(slopes.error().message.contains("alibi_slopes")) << slopes.error().message;
 }
 
 }  // namespace

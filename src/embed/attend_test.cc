@@ -58,8 +58,12 @@ struct Attend : testing::Test {
                                .out = judged.back().data(),
                                .rows = task.rows,
                                .first_position = task.first_position};
-      const AttentionShape shape = {
-          .query_heads = kQueryHeads, .key = blocks.key, .value = blocks.value, .scale = scale};
+      const AttentionShape shape = {.query_heads = kQueryHeads,
+                                    .key = blocks.key,
+                                    .value = blocks.value,
+                                    .scale = scale,
+                                    .sink_logits = request.sink_logits,
+                                    .alibi_slopes = request.alibi_slopes};
       const Result<void> done =
           MakeJudgeAttention()->Attend(shape, blocks.tables, {&same, 1}, *executor);
       EXPECT_TRUE(done.has_value());
@@ -86,6 +90,23 @@ TEST_F(Attend, EqualsTheJudge) {
       ASSERT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_OK) << Show(error);
       EXPECT_EQ(outs, Judged(judged)) << threads << " threads";
     }
+  }
+}
+
+TEST_F(Attend, SinksAndSlopesAreThoseOfTheHeads) {
+  const auto attention = Attention(2);
+  const std::vector<std::vector<float>> plain = Judged(0.5f);
+  const float logits[kQueryHeads] = {2.0f, -1.0f, 0.0f, 5.0f, -3.0f, 1.0f};
+  const float slopes[kQueryHeads] = {0.5f, 0.25f, 0.125f, 0.1f, 0.3f, 1.0f};
+  for (const auto& [sinks, alibi] : {std::pair<const float*, const float*>(logits, nullptr),
+                                     {nullptr, slopes},
+                                     {logits, slopes}}) {
+    request.sink_logits = sinks;
+    request.alibi_slopes = alibi;
+    quire_error error{};
+    ASSERT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_OK) << Show(error);
+    EXPECT_EQ(outs, Judged(0.5f));
+    EXPECT_NE(outs, plain);
   }
 }
 

@@ -71,7 +71,9 @@ AttentionShape ShapeOf(const LayerBlocks& blocks, const Cache& cache,
                        .open_blocks = blocks.open_blocks,
                        .scale = request.scale,
                        .window_tokens = group.window_tokens,
-                       .sink_tokens = group.sink_tokens};
+                       .sink_tokens = group.sink_tokens,
+                       .sink_logits = request.sink_logits,
+                       .alibi_slopes = request.alibi_slopes};
   if (shape.scale == 0.0f) {
     shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key.dim)));
   }

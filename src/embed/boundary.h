@@ -17,6 +17,7 @@
 #include "quire/error.h"
 #include "quire/geometry.h"
 #include "quire/quire.h"
+#include "quire/store.h"
 
 namespace quire::embed {
 
@@ -114,16 +115,26 @@ template <>
     QUIRE_FIELD_END(quire_disk_store_options, scrub_bytes_per_s),
     QUIRE_FIELD_END(quire_disk_store_options, remote),
     QUIRE_FIELD_END(quire_disk_store_options, fleet_key_file),
-    QUIRE_FIELD_END(quire_disk_store_options, remote_writes_all)};
+    QUIRE_FIELD_END(quire_disk_store_options, remote_writes_all),
+    QUIRE_FIELD_END(quire_disk_store_options, keys_file),
+    QUIRE_FIELD_END(quire_disk_store_options, keys_command),
+    QUIRE_FIELD_END(quire_disk_store_options, key)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_layer_blocks> = {
     QUIRE_FIELD_END(quire_layer_blocks, tokens), QUIRE_FIELD_END(quire_layer_blocks, base),
     QUIRE_FIELD_END(quire_layer_blocks, slot_stride_bytes),
     QUIRE_FIELD_END(quire_layer_blocks, slots)};
 template <>
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_attend_request> = {
+    QUIRE_FIELD_END(quire_attend_request, tasks),
+    QUIRE_FIELD_END(quire_attend_request, sink_logits),
+    QUIRE_FIELD_END(quire_attend_request, alibi_slopes)};
+template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_store_options> = {
     QUIRE_FIELD_END(quire_store_options, accepts_puts),
-    QUIRE_FIELD_END(quire_store_options, memory_bytes)};
+    QUIRE_FIELD_END(quire_store_options, memory_bytes),
+    QUIRE_FIELD_END(quire_store_options, keys_file),
+    QUIRE_FIELD_END(quire_store_options, keys_command), QUIRE_FIELD_END(quire_store_options, key)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_store_stats> = {
     QUIRE_FIELD_END(quire_store_stats, disk_full), QUIRE_FIELD_END(quire_store_stats, puts_lost),
@@ -190,6 +201,15 @@ Result<void> WriteText(const std::string& from, char* text, size_t text_bytes, s
 
 /// A C text, or the empty one for NULL.
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
+
+/// The keys that a struct of options names.
+template <typename Options>
+StoreKeys ToStoreKeys(const Options& asked) {
+  constexpr size_t kKeyBytes = 32;
+  StoreKeys keys = {.file = Text(asked.keys_file), .command = Text(asked.keys_command)};
+  if (asked.key != nullptr) keys.key.assign(asked.key, asked.key + kKeyBytes);
+  return keys;
+}
 
 }  // namespace quire::embed
 

@@ -33,6 +33,7 @@ quire_code quire_disk_store_open(const quire_disk_store_options* options, quire_
     made.warm_bytes = asked.warm_bytes;
     made.remote = quire::embed::Text(asked.remote);
     made.fleet_key_file = quire::embed::Text(asked.fleet_key_file);
+    made.keys = quire::embed::ToStoreKeys(asked);
     if (asked.remote_writes_all != 0) made.remote_writes = quire::RemoteWrites::kAll;
     QUIRE_ASSIGN(auto opened, quire::DiskStore::Open(made));
     *store = new quire_disk_store{.store = std::move(opened)};

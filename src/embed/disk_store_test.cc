@@ -351,6 +351,28 @@ TEST_F(DiskStoreC, StructsOfEverySize) {
       });
 }
 
+TEST_F(DiskStoreC, AnEncryptedDirectoryNeedsItsKey) {
+  const std::array<uint8_t, 32> key = {1, 2, 3};
+  std::array<uint8_t, 32> secret{};
+  options_.key = key.data();
+  quire_disk_store* store = Open();
+  ASSERT_EQ(quire_disk_store_secret(store, secret.data(), &error_), QUIRE_OK);
+  quire_disk_store_free(store);
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/SECRET"));
+  options_.key = nullptr;
+  EXPECT_EQ(quire_disk_store_open(&options_, &store, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error_.message).find("it is encrypted"), std::string::npos);
+  options_.keys_file = "/no/such/file";
+  EXPECT_EQ(quire_disk_store_open(&options_, &store, &error_), QUIRE_NOT_FOUND);
+  options_.keys_file = nullptr;
+  options_.key = key.data();
+  store = Open();
+  std::array<uint8_t, 32> again{};
+  ASSERT_EQ(quire_disk_store_secret(store, again.data(), &error_), QUIRE_OK);
+  EXPECT_EQ(secret, again);
+  quire_disk_store_free(store);
+}
+
 TEST_F(DiskStoreC, MisuseIsRefused) {
   quire_disk_store* store = nullptr;
   EXPECT_EQ(quire_disk_store_open(nullptr, &store, &error_), QUIRE_INVALID_ARGUMENT);

@@ -39,7 +39,8 @@ static_assert(QUIRE_BLOCK_UNREACHABLE == int{static_cast<uint8_t>(BlockOutcome::
 BlockStoreOptions ToStoreOptions(const quire_store_options& asked) {
   BlockStoreOptions options = {.directory = Text(asked.directory),
                                .block_bytes_max = asked.block_bytes_max,
-                               .accepts_puts = asked.accepts_puts != 0};
+                               .accepts_puts = asked.accepts_puts != 0,
+                               .keys = ToStoreKeys(asked)};
   const auto set = [](auto& to, auto from) {
     if (from != 0) to = from;
   };

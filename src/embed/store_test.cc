@@ -1,9 +1,11 @@
 // The C interface of stores: its whole life from C, every misuse, structs of every size.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "embed/test_struct_sizes.h"
 #include "embed/test_util.h"
@@ -51,6 +53,21 @@ TEST_F(CStore, StructsOfEverySize) {
                                       [&](auto* usage, quire_error* failure) {
                                         return quire_store_get_usage(store, "", usage, failure);
                                       });
+}
+
+TEST_F(CStore, AnEncryptedDirectoryNeedsItsKey) {
+  const std::array<uint8_t, 32> key = {1, 2, 3};
+  options.key = key.data();
+  Open();
+  quire_store_free(std::exchange(store, nullptr));
+  options.key = nullptr;
+  EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.message).find("it is encrypted"), std::string::npos);
+  options.keys_command = "cat #";
+  EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
+  options.keys_command = nullptr;
+  options.key = key.data();
+  Open();
 }
 
 TEST_F(CStore, NamespacesHaveLimitsAndAreErased) {

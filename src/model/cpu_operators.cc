@@ -31,9 +31,11 @@ class CpuOperators final : public Operators {
       Grow(buffers_[kind], RowValues(config(), static_cast<Rows>(kind)));
     }
     Grow(angles_, config().head_dim);
+    const PackedMatrix& embedding = model_.weights.embedding();
     ForRows([&](uint32_t row) {
-      UnpackRow(model_.weights.embedding(), static_cast<uint32_t>(tokens[row]),
-                Row(Rows::kHidden, row));
+      if (embedding.panels != nullptr) {
+        UnpackRow(embedding, static_cast<uint32_t>(tokens[row]), Row(Rows::kHidden, row));
+      }
       model_.rope.Angles(positions[row], AnglesOf(row));
     });
     return {};

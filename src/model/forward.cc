@@ -14,7 +14,7 @@ class ForwardPass::Layers {
  public:
   Layers(const ForwardModel& model, std::span<const StepItem> items, Operators& operators,
          AttentionBackend& attention, Executor& executor, const std::atomic<bool>* cancel,
-         ForwardScratch& scratch)
+         ForwardScratch& scratch, const StageRows& rows)
       : config_(model.config),
         weights_(model.weights),
         compute_(model.compute),
@@ -24,12 +24,14 @@ class ForwardPass::Layers {
         executor_(executor),
         cancel_(cancel),
         scratch_(scratch),
+        rows_(rows),
         qkv_dim_(RowValues(config_, Rows::kQkv)) {}
 
   Result<bool> GoOn(const Patience& patience) {
     if (!begun_) {
       FindRows();
       QUIRE_TRY(operators_.Begin(scratch_.tokens, scratch_.positions, executor_));
+      if (rows_.in != nullptr) std::copy_n(rows_.in, HiddenValues(), Hidden());
       begun_ = true;
     }
     while (layer_ < config_.layers) {
@@ -46,11 +48,18 @@ class ForwardPass::Layers {
       ++layer_;
       if (layer_ < config_.layers && patience.IsOver()) return false;
     }
-    QUIRE_TRY(Logits());
+    if (rows_.out == nullptr) {
+      QUIRE_TRY(Logits());
+    } else {
+      std::copy_n(Hidden(), HiddenValues(), rows_.out);
+    }
     return true;
   }
 
  private:
+  float* Hidden() { return operators_.Data(Rows::kHidden); }
+  uint64_t HiddenValues() const { return scratch_.tokens.size() * config_.hidden; }
+
   // Rows of all items, one after the other, with their tokens and positions.
   void FindRows() {
     scratch_.tokens.clear();
@@ -203,6 +212,7 @@ class ForwardPass::Layers {
   Executor& executor_;
   const std::atomic<bool>* const cancel_;  // may be null
   ForwardScratch& scratch_;
+  const StageRows rows_;
   const uint64_t qkv_dim_;
   std::vector<Group> groups_;  // lists of each: scratch_.groups
 
@@ -216,9 +226,10 @@ class ForwardPass::Layers {
 
 ForwardPass::ForwardPass(const ForwardModel& model, std::span<const StepItem> items,
                          Operators& operators, AttentionBackend& attention, Executor& executor,
-                         const std::atomic<bool>* cancel, ForwardScratch& scratch)
+                         const std::atomic<bool>* cancel, ForwardScratch& scratch,
+                         const StageRows& rows)
     : layers_(std::make_unique<Layers>(model, items, operators, attention, executor, cancel,
-                                       scratch)) {}
+                                       scratch, rows)) {}
 ForwardPass::~ForwardPass() = default;
 Result<bool> ForwardPass::GoOn(const Patience& patience) { return layers_->GoOn(patience); }
 
@@ -239,8 +250,10 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
 
 Result<void> RunForward(const ForwardModel& model, std::span<const StepItem> items,
                         Operators& operators, AttentionBackend& attention, Executor& executor,
-                        const std::atomic<bool>* cancel, ForwardScratch& scratch) {
-  QUIRE_TRY(ForwardPass(model, items, operators, attention, executor, cancel, scratch).GoOn({}));
+                        const std::atomic<bool>* cancel, ForwardScratch& scratch,
+                        const StageRows& rows) {
+  QUIRE_TRY(
+      ForwardPass(model, items, operators, attention, executor, cancel, scratch, rows).GoOn({}));
   return {};
 }
 

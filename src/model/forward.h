@@ -42,6 +42,14 @@ struct StepItem {
   const Adapter* adapter = nullptr;
 };
 
+/// What a stage is given and gives. Of the first one nothing comes in, of the last one nothing goes
+/// out but the logits.
+/// Shape: both [rows of all items, hidden], null: the stage has none
+struct StageRows {
+  const float* in = nullptr;  // of the stage before
+  float* out = nullptr;       // for the stage behind
+};
+
 /// Attention of layers whose blocks lie in the same slots.
 struct GroupScratch {
   BatchTables tables;                // [items]
@@ -72,7 +80,7 @@ class ForwardPass {
  public:
   ForwardPass(const ForwardModel& model, std::span<const StepItem> items, Operators& operators,
               AttentionBackend& attention, Executor& executor, const std::atomic<bool>* cancel,
-              ForwardScratch& scratch);
+              ForwardScratch& scratch, const StageRows& rows = {});
   ~ForwardPass();
   /// True: it is done, as RunForward. False: it is to be gone on with.
   /// Errors: as RunForward
@@ -86,12 +94,14 @@ class ForwardPass {
 /// Appends K and V of every item's tokens to all layers of its sequence and writes the logits asked
 /// for. Items and caches have been checked and room is reserved. Commits nothing.
 ///
-/// Operators, attention and the cache's block operations are those of one device.
+/// Operators, attention and the cache's block operations are those of one device. A stage's `rows`
+/// are the host's, so only the processor computes stages.
 ///
 /// Errors: kCancelled; what Append and the operators say. Sequences then hold uncommitted rows
 Result<void> RunForward(const ForwardModel& model, std::span<const StepItem> items,
                         Operators& operators, AttentionBackend& attention, Executor& executor,
-                        const std::atomic<bool>* cancel, ForwardScratch& scratch);
+                        const std::atomic<bool>* cancel, ForwardScratch& scratch,
+                        const StageRows& rows = {});
 
 /// Attention that the tokens of one sequence from a position on pay to each block, all layers
 /// together (attention/importance.h).

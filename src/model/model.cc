@@ -39,17 +39,25 @@ Result<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const Te
     return Fail(ErrorCode::kUnsupported,
                 "this CPU has no fused multiply-add (x86 needs AVX2); its results would differ");
   }
-  QUIRE_ASSIGN(auto weights, Weights::Load(source, config, options.progress));
+  QUIRE_ASSIGN(const LayerRange layers, LayersOfStage(config, options.stage, options.stages));
+  if (!layers.is_whole() && options.operators) {
+    return Fail(ErrorCode::kUnsupported,
+                "model: a device computes all layers; use the processor for stages");
+  }
+  QUIRE_ASSIGN(auto weights, Weights::Load(source, config, layers, options.progress));
   const ComputeType compute = options.compute_f32 ? ComputeType::kF32 : weights->type();
-  std::unique_ptr<Model> model(new Model(config, std::move(weights), compute));
+  std::unique_ptr<Model> model(
+      new Model(ConfigOfLayers(config, layers), layers, std::move(weights), compute));
   const OperatorsFactory& make = options.operators ? options.operators : MakeCpuOperators;
   model->make_operators_ = make;
   QUIRE_ASSIGN(model->operators_, make(model->forward()));
   return model;
 }
 
-Model::Model(const ModelConfig& config, std::unique_ptr<Weights> weights, ComputeType compute)
+Model::Model(const ModelConfig& config, const LayerRange& layers, std::unique_ptr<Weights> weights,
+             ComputeType compute)
     : config_(config),
+      layers_(layers),
       weights_(std::move(weights)),
       compute_(compute),
       rope_(config.rope, config.head_dim) {}
@@ -126,13 +134,53 @@ Result<void> Model::CheckCaches(std::span<const StepItem> items,
 
 Result<void> Model::Step(std::span<const StepItem> items, AttentionBackend& attention,
                          Executor& executor, const std::atomic<bool>* cancel) {
+  QUIRE_TRY(CheckStage(items, {}));
+  return Compute(items, {}, attention, executor, cancel);
+}
+
+Result<void> Model::StepStage(std::span<const StepItem> items, const StageRows& rows,
+                              AttentionBackend& attention, Executor& executor) {
+  QUIRE_TRY(CheckStage(items, rows));
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].adapter == nullptr && items[i].observer == nullptr) continue;
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("step item {}: stages compute no adapters, and their attention cannot "
+                            "be observed; use a process that has the whole model",
+                            i));
+  }
+  return Compute(items, rows, attention, executor, /*cancel=*/nullptr);
+}
+
+Result<void> Model::CheckStage(std::span<const StepItem> items, const StageRows& rows) const {
+  const auto bad = [this](std::string_view why) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("step: the model has layers {} to {} of {}: {}", layers_.first,
+                            layers_.end() - 1, layers_.of, why));
+  };
+  if (layers_.is_first() != (rows.in == nullptr)) {
+    return bad(layers_.is_first() ? "no stage is before it"
+                                  : "it needs the rows of the one before");
+  }
+  if (layers_.is_last() != (rows.out == nullptr)) {
+    return bad(layers_.is_last() ? "no stage is behind it" : "its rows need a place to go to");
+  }
+  const auto has_logits = [](const StepItem& item) { return item.logits != nullptr; };
+  if (!layers_.is_last() && std::ranges::any_of(items, has_logits)) {
+    return bad("the last stage has the logits");
+  }
+  return {};
+}
+
+Result<void> Model::Compute(std::span<const StepItem> items, const StageRows& rows,
+                            AttentionBackend& attention, Executor& executor,
+                            const std::atomic<bool>* cancel) {
   QUIRE_TRY(CheckItems(items));
   QUIRE_TRY(CheckCaches(items, attention));
   const auto run = [&]() -> Result<void> {
     for (const StepItem& item : items) {
       QUIRE_TRY(item.sequence->Reserve(item.sequence->length() + item.tokens.size()));
     }
-    return RunForward(forward(), items, *operators_, attention, executor, cancel, scratch_);
+    return RunForward(forward(), items, *operators_, attention, executor, cancel, scratch_, rows);
   };
   if (Result<void> done = run(); !done) {
     for (const StepItem& item : items) {
@@ -150,8 +198,9 @@ Result<void> Model::Step(std::span<const StepItem> items, AttentionBackend& atte
 Result<std::unique_ptr<StepAside>> Model::BeginAside(const StepItem& item,
                                                      AttentionBackend& attention,
                                                      Executor& executor) {
-  if (!operators_->on_host()) {
-    return Fail(ErrorCode::kUnsupported, "step: passes of a device are not put aside");
+  if (!may_step_aside()) {
+    return Fail(ErrorCode::kUnsupported,
+                "step: passes of a device, or of a stage, are not put aside");
   }
   QUIRE_TRY(CheckItems({&item, 1}));
   QUIRE_TRY(CheckCaches({&item, 1}, attention));

@@ -18,6 +18,7 @@
 #include "model/forward.h"
 #include "model/operators.h"
 #include "model/rope.h"
+#include "model/stage.h"
 #include "model/tensor_source.h"
 #include "model/weights.h"
 #include "quire/attention.h"
@@ -36,6 +37,9 @@ struct LoadOptions {
   LoadProgress progress = {};
   /// Where passes are computed; empty: on the processor.
   OperatorsFactory operators = {};
+  /// Of a model that is cut into so many stages, this one alone (LayersOfStage).
+  uint32_t stage = 0;
+  uint32_t stages = 1;
 };
 
 class Model;
@@ -78,8 +82,8 @@ class Model {
  public:
   /// Reads config.json and the weights, in one file or several, of a directory in Hugging Face
   /// form.
-  /// Errors: those of ParseConfig, OpenWeights and Weights::Load, naming the file; kUnsupported a
-  ///         CPU without fused multiply-add
+  /// Errors: those of ParseConfig, OpenWeights, LayersOfStage and Weights::Load, naming the file;
+  ///         kUnsupported a CPU without fused multiply-add, or a stage on a device
   static Result<std::unique_ptr<Model>> Load(const std::string& directory,
                                              const LoadOptions& options);
 
@@ -88,7 +92,9 @@ class Model {
                                                const TensorSource& source,
                                                const LoadOptions& options);
 
+  /// Of its layers (ConfigOfLayers).
   const ModelConfig& config() const { return config_; }
+  const LayerRange& layers() const { return layers_; }
   /// Type of activations: the file's, or f32 as the options asked.
   ComputeType compute() const { return compute_; }
   const Digest& fingerprint() const { return weights_->fingerprint(); }
@@ -111,9 +117,16 @@ class Model {
   ///          by any thread and is looked at once a layer
   Result<void> Step(std::span<const StepItem> items, AttentionBackend& attention,
                     Executor& executor, const std::atomic<bool>* cancel = nullptr);
+  /// The same of a stage: the bits are those of the whole model, where each stage is given what the
+  /// one before it gave. Sequences are those of the stage's own cache. Logits are the last stage's.
+  ///
+  /// Errors: as Step; kInvalidArgument `rows` lacks what the stage is given, or has what it is not;
+  ///         kUnsupported an item has an adapter or is observed
+  Result<void> StepStage(std::span<const StepItem> items, const StageRows& rows,
+                         AttentionBackend& attention, Executor& executor);
 
-  /// Whether BeginAside can be: passes are the processor's.
-  bool may_step_aside() const { return operators_->on_host(); }
+  /// Whether BeginAside can be: passes are the processor's, and it has all layers.
+  bool may_step_aside() const { return operators_->on_host() && layers_.is_whole(); }
   /// A step of one item that can be put aside; `item.logits` says whether any are wanted, and is
   /// not written to. Its rows have room then.
   ///
@@ -123,15 +136,21 @@ class Model {
 
  private:
   friend class StepAside;
-  Model(const ModelConfig& config, std::unique_ptr<Weights> weights, ComputeType compute);
+  Model(const ModelConfig& config, const LayerRange& layers, std::unique_ptr<Weights> weights,
+        ComputeType compute);
   ForwardModel forward() const {
     return {.config = config_, .weights = *weights_, .rope = rope_, .compute = compute_};
   }
+  Result<void> Compute(std::span<const StepItem> items, const StageRows& rows,
+                       AttentionBackend& attention, Executor& executor,
+                       const std::atomic<bool>* cancel);
+  Result<void> CheckStage(std::span<const StepItem> items, const StageRows& rows) const;
   Result<void> CheckItems(std::span<const StepItem> items) const;
   Result<void> CheckCaches(std::span<const StepItem> items,
                            const AttentionBackend& attention) const;
 
   const ModelConfig config_;
+  const LayerRange layers_;
   const std::unique_ptr<Weights> weights_;
   const ComputeType compute_;
   const Rope rope_;

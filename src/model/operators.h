@@ -65,7 +65,8 @@ class Operators {
 
   /// Whether the host may read what Data points to.
   virtual bool on_host() const = 0;
-  /// Begins a pass over rows with these tokens at these positions: kHidden has their embeddings.
+  /// Begins a pass over rows with these tokens at these positions: kHidden has their embeddings,
+  /// unless another stage has these.
   /// Errors: kNoSpace no memory for so many rows
   virtual Result<void> Begin(std::span<const TokenId> tokens, std::span<const uint64_t> positions,
                              Executor& executor) = 0;

@@ -29,7 +29,8 @@ inline std::unique_ptr<Cache> MakeCache(const ModelConfig& config, Codec codec,
                                         uint64_t hot_bytes = 1 << 28) {
   CacheOptions options;
   options.geometry = GeometryOf(config);
-  options.profile = NumericProfile::Uniform(codec);
+  options.profile = NumericProfile::Uniform(IsIdentity(codec) ? codec : Codec::kBf16);
+  for (CodecRule& rule : options.profile.codecs) rule.codec = codec;
   options.hot_bytes = hot_bytes;
   auto cache = Cache::Create(std::move(options));
   EXPECT_TRUE(cache.has_value()) << cache.error().message;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <span>
 
 #include "base/bits.h"
@@ -32,12 +31,12 @@ bool IsHarmless(std::string_view name, const ModelConfig& config) {
   return (config.tied_embeddings && name == kHead) || name.contains("rotary_emb.inv_freq");
 }
 
-// Calls visit(name, shape, target) for every tensor. The one list of names: what is loaded,
-// expected and made up by tests.
+// Calls visit(name, shape, target) for every tensor of a stage. The one list of names: what is
+// loaded, expected and made up by tests.
 template <typename Visit>
-void ForEachTensor(const ModelConfig& config, std::vector<LayerWeights>& layers,
-                   PackedMatrix& embedding, PackedMatrix& head, std::vector<float>& final_norm,
-                   const Visit& visit) {
+void ForEachTensor(const ModelConfig& config, const LayerRange& range,
+                   std::vector<LayerWeights>& layers, PackedMatrix& embedding, PackedMatrix& head,
+                   std::vector<float>& final_norm, const Visit& visit) {
   using Shape = std::vector<uint64_t>;
   const uint64_t hidden = config.hidden;
   const uint32_t query_dim = config.query_dim();
@@ -51,12 +50,17 @@ void ForEachTensor(const ModelConfig& config, std::vector<LayerWeights>& layers,
                         uint32_t first = 0) {
     visit(std::move(name), Shape{n, k}, Target{.matrix = &to, .vector = nullptr, .first = first});
   };
-  rows(kEmbedding, config.vocab, config.hidden, embedding);
-  if (!config.tied_embeddings) rows(kHead, config.vocab, config.hidden, head);
-  values("model.norm.weight", hidden, final_norm);
-  for (uint32_t i = 0; i < config.layers; ++i) {
+  if (range.is_first()) rows(kEmbedding, config.vocab, config.hidden, embedding);
+  if (range.is_last()) {
+    const bool tied = config.tied_embeddings;
+    if (!tied || !range.is_first()) {
+      rows(tied ? kEmbedding : kHead, config.vocab, config.hidden, head);
+    }
+    values("model.norm.weight", hidden, final_norm);
+  }
+  for (uint32_t i = 0; i < range.count; ++i) {
     LayerWeights& layer = layers[i];
-    const std::string at = fmt::format("model.layers.{}.", i);
+    const std::string at = fmt::format("model.layers.{}.", range.first + i);
     values(at + "input_layernorm.weight", hidden, layer.input_norm);
     values(at + "post_attention_layernorm.weight", hidden, layer.attention_norm);
     if (config.head_norms()) {
@@ -106,6 +110,26 @@ void HashConfig(const ModelConfig& config, Blake2b<32>& hash) {
   }
 }
 
+// Every matrix of a stage: visit(matrix, outputs, inputs).
+template <typename Visit>
+void ForEachMatrix(const ModelConfig& config, const LayerRange& range,
+                   std::vector<LayerWeights>& layers, PackedMatrix& embedding, PackedMatrix& head,
+                   const Visit& visit) {
+  const bool shares = range.is_first() && config.tied_embeddings;
+  if (range.is_first()) visit(embedding, config.vocab, config.hidden);
+  if (range.is_last() && !shares) visit(head, config.vocab, config.hidden);
+  for (LayerWeights& layer : layers) {
+    visit(layer.qkv, config.query_dim() + 2 * config.kv_dim(), config.hidden);
+    visit(layer.out, config.hidden, config.query_dim());
+    visit(layer.gate_up, 2 * config.intermediate, config.hidden);
+    visit(layer.down, config.hidden, config.intermediate);
+  }
+}
+
+uint64_t AlignedBytes(uint32_t n, uint32_t k, ComputeType type) {
+  return RoundUp(PackedBytes(n, k, type), kMatrixAlignment);
+}
+
 void HashTensorHeader(const TensorInfo& tensor, Blake2b<32>& hash) {
   hash.UpdateNumber(uint64_t{tensor.name.size()});
   hash.Update(tensor.name);
@@ -123,7 +147,7 @@ std::vector<TensorSpec> TensorsOf(const ModelConfig& config) {
   PackedMatrix head;
   std::vector<float> norm;
   std::vector<TensorSpec> specs;
-  ForEachTensor(config, layers, embedding, head, norm,
+  ForEachTensor(config, AllLayers(config), layers, embedding, head, norm,
                 [&](std::string name, std::vector<uint64_t> shape, const Target&) {
                   specs.push_back({std::move(name), std::move(shape)});
                 });
@@ -131,18 +155,39 @@ std::vector<TensorSpec> TensorsOf(const ModelConfig& config) {
   return specs;
 }
 
+uint64_t MatrixBytes(const ModelConfig& config, const LayerRange& range, ComputeType type) {
+  std::vector<LayerWeights> layers(range.count);
+  PackedMatrix embedding;
+  PackedMatrix head;
+  uint64_t bytes = 0;
+  ForEachMatrix(config, range, layers, embedding, head,
+                [&](PackedMatrix&, uint32_t n, uint32_t k) { bytes += AlignedBytes(n, k, type); });
+  return bytes;
+}
+
 class Weights::Loader {
  public:
-  Loader(const TensorSource& source, const ModelConfig& config, const LoadProgress& progress)
-      : source_(source), config_(config), progress_(progress), weights_(new Weights()) {}
+  Loader(const TensorSource& source, const ModelConfig& config, const LayerRange& range,
+         const LoadProgress& progress)
+      : source_(source),
+        config_(config),
+        range_(range),
+        progress_(progress),
+        weights_(new Weights()) {}
 
   Result<std::unique_ptr<Weights>> Load() {
-    weights_->layers_.resize(config_.layers);
-    QUIRE_TRY(UntieIfTheHeadDiffers());
+    weights_->layers_.resize(range_.count);
+    if (range_.is_last()) QUIRE_TRY(UntieIfTheHeadDiffers());
     QUIRE_TRY(Check());
+    ListWants();
     QUIRE_TRY(Allocate());
     Blake2b<32> hash;
     HashConfig(config_, hash);
+    if (!range_.is_whole()) {
+      hash.Update("layers");
+      hash.UpdateNumber(range_.first);
+      hash.UpdateNumber(range_.count);
+    }
     for (const Want& want : wants_) QUIRE_TRY(LoadTensor(want, hash));
     for (LayerWeights& layer : weights_->layers_) {
       FindKeyFactors(config_, layer);
@@ -187,15 +232,9 @@ class Weights::Loader {
 
   // Everything else that can be wrong is found before a byte is read or reserved.
   Result<void> Check() {
-    std::map<std::string, std::pair<std::vector<uint64_t>, Target>> expected;
-    ForEachTensor(config_, weights_->layers_, weights_->embedding_, weights_->head_,
-                  weights_->final_norm_,
-                  [&](std::string name, std::vector<uint64_t> shape, const Target& target) {
-                    expected[std::move(name)] = {std::move(shape), target};
-                  });
+    const std::vector<TensorSpec> expected = TensorsOf(config_);
     const TensorInfo* first_matrix = nullptr;
-    for (const auto& [name, want] : expected) {
-      const auto& [shape, target] = want;
+    for (const auto& [name, shape] : expected) {
       const TensorInfo* tensor = source_.Find(name);
       if (tensor == nullptr) {
         return Bad(ErrorCode::kCorrupt, name,
@@ -206,20 +245,18 @@ class Weights::Loader {
             ErrorCode::kCorrupt, name,
             fmt::format("has shape {}, expected {}", ShapeText(tensor->shape), ShapeText(shape)));
       }
-      if (target.matrix != nullptr) {
-        if (first_matrix == nullptr) first_matrix = tensor;
-        if (tensor->type != first_matrix->type) {
-          return Bad(ErrorCode::kUnsupported, name,
-                     fmt::format("is {}, but {} is {}; all matrices must have one type",
-                                 TypeName(tensor->type), first_matrix->name,
-                                 TypeName(first_matrix->type)));
-        }
+      if (shape.size() == 1) continue;
+      if (first_matrix == nullptr) first_matrix = tensor;
+      if (tensor->type != first_matrix->type) {
+        return Bad(
+            ErrorCode::kUnsupported, name,
+            fmt::format("is {}, but {} is {}; all matrices must have one type",
+                        TypeName(tensor->type), first_matrix->name, TypeName(first_matrix->type)));
       }
-      total_bytes_ += tensor->bytes;
-      wants_.push_back({tensor, target});
     }
     for (const TensorInfo& tensor : source_.tensors()) {
-      if (!expected.contains(tensor.name) && !IsHarmless(tensor.name, config_)) {
+      if (!std::ranges::binary_search(expected, tensor.name, {}, &TensorSpec::name) &&
+          !IsHarmless(tensor.name, config_)) {
         return Bad(
             ErrorCode::kUnsupported, tensor.name,
             fmt::format("shape {}: the config calls for no such tensor", ShapeText(tensor.shape)));
@@ -230,35 +267,37 @@ class Weights::Loader {
     return {};
   }
 
+  // What of it the stage has, by name.
+  void ListWants() {
+    ForEachTensor(config_, range_, weights_->layers_, weights_->embedding_, weights_->head_,
+                  weights_->final_norm_,
+                  [&](const std::string& name, const std::vector<uint64_t>&, const Target& target) {
+                    wants_.push_back({source_.Find(name), target});
+                    total_bytes_ += wants_.back().tensor->bytes;
+                  });
+    std::ranges::sort(wants_, {},
+                      [](const Want& want) -> const std::string& { return want.tensor->name; });
+  }
+
   // One reservation for all matrices, so that huge pages serve the small ones too.
   Result<void> Allocate() {
     std::vector<PackedMatrix*> matrices;
-    const auto add = [&](PackedMatrix& matrix, uint32_t n, uint32_t k) {
-      matrix = {.n = n, .k = k, .type = weights_->type_};
-      matrices.push_back(&matrix);
-    };
-    add(weights_->embedding_, config_.vocab, config_.hidden);
-    if (!config_.tied_embeddings) add(weights_->head_, config_.vocab, config_.hidden);
-    for (LayerWeights& layer : weights_->layers_) {
-      add(layer.qkv, config_.query_dim() + 2 * config_.kv_dim(), config_.hidden);
-      add(layer.out, config_.hidden, config_.query_dim());
-      add(layer.gate_up, 2 * config_.intermediate, config_.hidden);
-      add(layer.down, config_.hidden, config_.intermediate);
-    }
-    const auto bytes_of = [](const PackedMatrix& matrix) {
-      return RoundUp(PackedBytes(matrix.n, matrix.k, matrix.type), kMatrixAlignment);
-    };
     uint64_t bytes = 0;
-    for (const PackedMatrix* matrix : matrices) bytes += bytes_of(*matrix);
+    ForEachMatrix(config_, range_, weights_->layers_, weights_->embedding_, weights_->head_,
+                  [&](PackedMatrix& matrix, uint32_t n, uint32_t k) {
+                    matrix = {.n = n, .k = k, .type = weights_->type_};
+                    matrices.push_back(&matrix);
+                    bytes += AlignedBytes(n, k, matrix.type);
+                  });
     weights_->memory_ = MakeHostMemory(/*huge_pages=*/true);
     QUIRE_ASSIGN(Reservation arena, Reservation::CreateCommitted(*weights_->memory_, bytes));
     weights_->arena_.emplace(std::move(arena));
     std::byte* at = weights_->arena_->base();
     for (PackedMatrix* matrix : matrices) {
       matrix->panels = at;
-      at += bytes_of(*matrix);
+      at += AlignedBytes(matrix->n, matrix->k, matrix->type);
     }
-    if (config_.tied_embeddings) weights_->head_ = weights_->embedding_;
+    if (range_.is_whole() && config_.tied_embeddings) weights_->head_ = weights_->embedding_;
     return {};
   }
 
@@ -298,7 +337,8 @@ class Weights::Loader {
   }
 
   const TensorSource& source_;
-  ModelConfig config_;  // tied only if the weights are
+  ModelConfig config_;  // of the whole model; tied only if the weights are
+  const LayerRange range_;
   const LoadProgress& progress_;
   std::unique_ptr<Weights> weights_;
   std::vector<Want> wants_;  // by name
@@ -308,9 +348,9 @@ class Weights::Loader {
 };
 
 Result<std::unique_ptr<Weights>> Weights::Load(const TensorSource& source,
-                                               const ModelConfig& config,
+                                               const ModelConfig& config, const LayerRange& layers,
                                                const LoadProgress& progress) {
-  return Loader(source, config, progress).Load();
+  return Loader(source, config, layers, progress).Load();
 }
 
 }  // namespace quire::model

@@ -13,6 +13,7 @@
 #include "env/reservation.h"
 #include "model/config.h"
 #include "model/matmul.h"
+#include "model/stage.h"
 #include "model/tensor_source.h"
 #include "quire/env.h"
 #include "quire/error.h"
@@ -28,6 +29,9 @@ struct TensorSpec {
 
 /// All tensors of a model, sorted by name.
 std::vector<TensorSpec> TensorsOf(const ModelConfig& config);
+
+/// Bytes of a stage's matrices, as they lie in memory.
+uint64_t MatrixBytes(const ModelConfig& config, const LayerRange& layers, ComputeType type);
 
 struct LayerWeights {
   std::vector<float> input_norm;      // [hidden]
@@ -59,18 +63,26 @@ class Weights {
   ///         The message names source, tensor, shape expected and found
   static Result<std::unique_ptr<Weights>> Load(const TensorSource& source,
                                                const ModelConfig& config,
+                                               const LoadProgress& progress) {
+    return Load(source, config, AllLayers(config), progress);
+  }
+  /// The same of a stage, of whose tensors alone the bytes are read. All tensors are checked.
+  static Result<std::unique_ptr<Weights>> Load(const TensorSource& source,
+                                               const ModelConfig& config, const LayerRange& layers,
                                                const LoadProgress& progress);
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
 
   /// Of all matrices. Norm weights and biases are kept in f32 whatever their type.
   ComputeType type() const { return type_; }
-  const PackedMatrix& embedding() const { return embedding_; }  // [vocab, hidden]
-  const PackedMatrix& head() const { return head_; }            // [vocab, hidden]; may be embedding
-  const std::vector<float>& final_norm() const { return final_norm_; }
-  const std::vector<LayerWeights>& layers() const { return layers_; }
+  // [vocab, hidden]; the head may be the embedding. Without panels: another stage has it.
+  const PackedMatrix& embedding() const { return embedding_; }
+  const PackedMatrix& head() const { return head_; }
+  const std::vector<float>& final_norm() const { return final_norm_; }  // empty: likewise
+  const std::vector<LayerWeights>& layers() const { return layers_; }   // of the stage
   /// BLAKE2b-256 over what in the config shapes the values, every tensor's name, type, shape and
-  /// bytes in order of names, and the factors of every layer's keys.
+  /// bytes in order of names, and the factors of every layer's keys. Of a stage: over what it has,
+  /// and which layers these are.
   const Digest& fingerprint() const { return fingerprint_; }
   /// Bytes of all matrices as packed.
   uint64_t bytes() const { return arena_->bytes(); }

@@ -137,6 +137,13 @@ Result<void> Group::Wait(Transfer& transfer, uint64_t deadline_us) {
   return std::unexpected(*broken_);
 }
 
+Result<void> Group::Heed(const Alarm::Wait& wait) {
+  QUIRE_TRY(Check());
+  if (wait.waited_us < wait.deadline_us && !alarm_.IsRaised()) return {};
+  broken_ = alarm_.Accuse(wait);
+  return std::unexpected(*broken_);
+}
+
 Result<void> Group::Broadcast(uint32_t root, std::span<std::byte> bytes) {
   QUIRE_CHECK(root < size());
   QUIRE_TRY(Check());

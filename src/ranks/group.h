@@ -92,6 +92,10 @@ class Group {
   /// This rank cannot go on: the others' calls fail with this error too. Returns it.
   Error Fail(Error error);
 
+  /// For a caller that polls transfers for long, instead of Wait: fails where another rank has
+  /// raised the alarm, and where it has waited until its deadline.
+  Result<void> Heed(const Alarm::Wait& wait);
+
   // Collectives: every rank makes the same calls in the same order.
 
   /// All ranks get the bytes of `root`.

@@ -203,19 +203,12 @@ void RemoteRecords::OpenRead(Jobs::iterator at) {
   if (load.identity.erase_epoch < EpochOf(load.identity.publisher)) {
     return EndRead(at, StoreOutcome::kErased);
   }
-  std::span<std::byte> sealed = job.sealed;
+  std::span<const std::byte> sealed = job.sealed;
   if (load.section_first == 0) sealed = sealed.subspan(job.head.size());
-  const bool is_it = seal_->Open(load.identity, *load.layout, load.section_first,
-                                 load.section_count, job.head, sealed);
-  const SealedRange range = Seal::RangeOf(*load.layout, load.section_first, load.section_count);
-  if (!is_it && !(Planted(Canary::kTrustSealed) && sealed.size() == range.bytes)) {
+  const bool is_it = seal_->Open(load.identity, *load.layout, load.section_first, job.head, sealed,
+                                 load.out, load.crcs);
+  if (!is_it && !Planted(Canary::kTrustSealed)) {
     return EndRead(at, StoreOutcome::kMiss, WhyNot(job));
-  }
-  for (uint32_t i = 0; i < load.section_count; ++i) {
-    const uint64_t bytes = load.layout->sections()[load.section_first + i].bytes;
-    std::copy_n(sealed.begin(), bytes, load.out[i].begin());
-    if (!load.crcs.empty()) load.crcs[i] = Crc32c(load.out[i]);
-    sealed = sealed.subspan(bytes + kSealTagBytes);
   }
   Note(job.key, Presence::kPresent);
   EndRead(at, StoreOutcome::kOk);

@@ -1,23 +1,19 @@
 #include "remote/seal.h"
 
-#include <fmt/format.h>
-#include <openssl/core_names.h>
-#include <openssl/evp.h>
-#include <openssl/kdf.h>
-#include <openssl/params.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <string_view>
 
-#include "base/check.h"
-#include "base/wiped_vector.h"
-#include "env/file.h"
+#include "keys/cipher.h"
+#include "keys/key_source.h"
 
 namespace quire::remote {
 namespace {
+
+using keys::Cipher;
+using keys::Derive;
 
 constexpr std::string_view kMagic = "QUIREOB1";
 constexpr uint64_t kSaltAt = 8;  // 32 random bytes: the key of this object follows from them
@@ -27,97 +23,6 @@ constexpr uint64_t kPlainHeadBytes = kSealedHeadBytes - kSealedAt - kSealTagByte
 static_assert(kPlainHeadBytes == 40);
 constexpr uint64_t kValueHeadBytes = 8 + kSaltBytes;
 constexpr uint32_t kHeadNonce = std::numeric_limits<uint32_t>::max();
-
-Digest Derive(const Digest& from, std::string_view use, std::span<const std::byte> salt = {}) {
-  Digest out{};
-  const std::unique_ptr<EVP_KDF, decltype(&EVP_KDF_free)> kdf(
-      EVP_KDF_fetch(nullptr, "HKDF", nullptr), &EVP_KDF_free);
-  QUIRE_CHECK(kdf != nullptr);
-  const std::unique_ptr<EVP_KDF_CTX, decltype(&EVP_KDF_CTX_free)> context(
-      EVP_KDF_CTX_new(kdf.get()), &EVP_KDF_CTX_free);
-  char digest[] = "SHA256";
-  const auto bytes_of = [](const char* name, const void* data, size_t bytes) {
-    // It refuses a null pointer, also where there are no bytes.
-    const void* const there = bytes == 0 ? "" : data;
-    return OSSL_PARAM_construct_octet_string(name, const_cast<void*>(there), bytes);
-  };
-  const std::array params = {
-      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
-      bytes_of(OSSL_KDF_PARAM_KEY, from.data(), from.size()),
-      bytes_of(OSSL_KDF_PARAM_INFO, use.data(), use.size()),
-      bytes_of(OSSL_KDF_PARAM_SALT, salt.data(), salt.size()),
-      OSSL_PARAM_construct_end(),
-  };
-  QUIRE_CHECK(EVP_KDF_derive(context.get(), out.data(), out.size(), params.data()) == 1);
-  return out;
-}
-
-/// AES-256-GCM under one key; the nonce is a number that is used once under it.
-class Cipher {
- public:
-  explicit Cipher(const Digest& key) : context_(EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free) {
-    if (context_ == nullptr) throw std::bad_alloc();
-    std::ranges::copy(key, key_.begin());
-  }
-  ~Cipher() { Wipe(std::span<unsigned char>(key_)); }
-  Cipher(const Cipher&) = delete;
-  Cipher& operator=(const Cipher&) = delete;
-
-  /// `out` has room for the bytes and the tag behind them.
-  void Close(uint32_t nonce, std::span<const std::byte> with, std::span<const std::byte> plain,
-             std::byte* out) {
-    Begin(nonce, with, /*closes=*/1);
-    ForPieces(plain, out);
-    unsigned char* const end = To(out + plain.size());
-    int none = 0;
-    QUIRE_CHECK(EVP_CipherFinal_ex(context_.get(), end, &none) == 1);
-    QUIRE_CHECK(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_GET_TAG, kSealTagBytes, end) == 1);
-  }
-  /// `sealed` ends with the tag; the plain bytes take the place of the others.
-  bool Open(uint32_t nonce, std::span<const std::byte> with, std::span<std::byte> sealed) {
-    const auto bytes = sealed.first(sealed.size() - kSealTagBytes);
-    Begin(nonce, with, /*closes=*/0);
-    ForPieces(bytes, bytes.data());
-    unsigned char* const tag = To(sealed.data() + bytes.size());
-    QUIRE_CHECK(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_SET_TAG, kSealTagBytes, tag) == 1);
-    int none = 0;
-    unsigned char rest[16];
-    return EVP_CipherFinal_ex(context_.get(), rest, &none) == 1;
-  }
-
- private:
-  static unsigned char* To(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
-  static const unsigned char* To(const std::byte* bytes) {
-    return reinterpret_cast<const unsigned char*>(bytes);
-  }
-
-  void Begin(uint32_t number, std::span<const std::byte> with, int closes) {
-    std::array<unsigned char, 12> nonce{};
-    std::memcpy(nonce.data(), &number, sizeof(number));
-    const bool first = !std::exchange(has_key_, true);
-    QUIRE_CHECK(EVP_CipherInit_ex(context_.get(), first ? EVP_aes_256_gcm() : nullptr, nullptr,
-                                  first ? key_.data() : nullptr, nonce.data(), closes) == 1);
-    int done = 0;
-    QUIRE_CHECK(EVP_CipherUpdate(context_.get(), nullptr, &done, To(with.data()),
-                                 static_cast<int>(with.size())) == 1);
-  }
-  // Lengths are `int` there.
-  void ForPieces(std::span<const std::byte> from, std::byte* to) {
-    constexpr size_t kPiece = size_t{1} << 30;
-    while (!from.empty()) {
-      const size_t bytes = std::min(from.size(), kPiece);
-      int done = 0;
-      QUIRE_CHECK(EVP_CipherUpdate(context_.get(), To(to), &done, To(from.data()),
-                                   static_cast<int>(bytes)) == 1);
-      from = from.subspan(bytes);
-      to += bytes;
-    }
-  }
-
-  const std::unique_ptr<EVP_CIPHER_CTX, decltype(&EVP_CIPHER_CTX_free)> context_;
-  std::array<unsigned char, 32> key_{};
-  bool has_key_ = false;
-};
 
 // All that must be as its reader expects: a record that differs in any of it does not open.
 Digest DigestOf(const Incarnation& incarnation, const tier::RecordIdentity& identity,
@@ -149,6 +54,24 @@ Digest DigestOf(const Incarnation& incarnation, const tier::RecordIdentity& iden
   return hash.Finish();
 }
 
+// Opens a section, which ends with its tag, into `out`; returns the CRC32C of the plain bytes, taken
+// while they are in the processor's cache. Nothing: what `out` holds is of no use.
+std::optional<uint32_t> OpenSection(Cipher& cipher, uint32_t number, const Digest& expected,
+                                    std::span<const std::byte> sealed, std::span<std::byte> out) {
+  constexpr size_t kPiece = 32 << 10;
+  cipher.BeginOpen(number, std::as_bytes(std::span(expected)));
+  uint32_t crc = 0;
+  for (size_t at = 0; at < out.size(); at += kPiece) {
+    const auto piece = out.subspan(at, std::min(kPiece, out.size() - at));
+    cipher.Update(sealed.subspan(at, piece.size()), piece.data());
+    crc = Crc32c(piece, crc);
+  }
+  keys::Tag tag{};
+  std::ranges::copy(sealed.last(tag.size()), tag.begin());
+  if (!cipher.EndOpen(tag)) return std::nullopt;
+  return crc;
+}
+
 Digest ObjectKey(const FleetKeys& keys, std::span<const std::byte> salt) {
   return Derive(keys.objects, "quire object", salt);
 }
@@ -166,33 +89,10 @@ bool HasMagic(std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<FleetKey> ReadFleetKey(const std::string& path) {
+  QUIRE_ASSIGN(const keys::SecretKey read, keys::ReadKeyFile(path, "fleet key"));
   FleetKey key{};
-  constexpr uint64_t kFileBytesMax = 2 * sizeof(FleetKey) + 2;
-  QUIRE_ASSIGN(std::string text, ReadFile(path, kFileBytesMax));
-  if (text.size() == key.size()) {
-    std::memcpy(key.data(), text.data(), key.size());
-    Wipe(std::span(text));
-    return key;
-  }
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-  };
-  bool good = text.size() == 2 * key.size();
-  for (size_t i = 0; good && i < key.size(); ++i) {
-    const int high = digit(text[2 * i]);
-    const int low = digit(text[2 * i + 1]);
-    good = high >= 0 && low >= 0;
-    key[i] = static_cast<uint8_t>(16 * high + low);
-  }
-  Wipe(std::span(text));
-  if (good) return key;
-  return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("{}: no fleet key: 32 bytes or 64 hexadecimal digits are expected "
-                          "(head -c 32 /dev/urandom > FILE makes one)",
-                          path));
+  std::ranges::copy(read.bytes(), key.begin());
+  return key;
 }
 
 FleetKeys::FleetKeys(const FleetKey& fleet)
@@ -250,16 +150,26 @@ std::vector<std::byte> Seal::Close(const tier::RecordIdentity& identity,
 }
 
 bool Seal::Open(const tier::RecordIdentity& identity, const tier::RecordLayout& layout,
-                uint32_t first, uint32_t count, std::span<const std::byte> head,
-                std::span<std::byte> sealed) const {
+                uint32_t first, std::span<const std::byte> head, std::span<const std::byte> sealed,
+                std::span<const std::span<std::byte>> out, std::span<uint32_t> crcs) const {
   if (head.size() != kSealedHeadBytes || !HasMagic(head)) return false;
-  if (sealed.size() != RangeOf(layout, first, count).bytes) return false;
+  if (sealed.size() != RangeOf(layout, first, static_cast<uint32_t>(out.size())).bytes) {
+    return false;
+  }
   Cipher cipher(ObjectKey(keys_, head.subspan(kSaltAt, kSaltBytes)));
   const Digest expected = DigestOf(incarnation_, identity, layout);
-  for (uint32_t i = first; i < first + count; ++i) {
-    const uint64_t bytes = layout.sections()[i].bytes + kSealTagBytes;
-    if (!cipher.Open(i, std::as_bytes(std::span(expected)), sealed.first(bytes))) return false;
-    sealed = sealed.subspan(bytes);
+  for (uint32_t i = 0; i < out.size(); ++i) {
+    const auto section = sealed.first(out[i].size() + kSealTagBytes);
+    const auto crc = OpenSection(cipher, first + i, expected, section, out[i]);
+    if (!crc) {
+      // It may be another tenant's.
+      for (const std::span<std::byte> opened : out.first(i + 1)) {
+        std::ranges::fill(opened, std::byte{});
+      }
+      return false;
+    }
+    if (!crcs.empty()) crcs[i] = *crc;
+    sealed = sealed.subspan(section.size());
   }
   return true;
 }

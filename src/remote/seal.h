@@ -80,10 +80,14 @@ class Seal {
   std::vector<std::byte> Close(const tier::RecordIdentity& identity,
                                const tier::RecordLayout& layout,
                                std::span<const std::span<const std::byte>> sections) const;
-  /// Opens sections [first, first + count) in place: `head` and `sealed` (a RangeOf) as they were
-  /// read. False: it is not that record, or was changed; what `sealed` holds is of no use then.
+  /// Opens sections [first, first + out.size()) of an object whose head and RangeOf are `head` and
+  /// `sealed`. False: it is not that record, or was changed; nothing of it is left in `out` then.
+  ///
+  /// Shape: out, of each section's bytes, and crcs, the CRC32C of each (empty: not wanted): as in
+  ///        LoadRequest
   bool Open(const tier::RecordIdentity& identity, const tier::RecordLayout& layout, uint32_t first,
-            uint32_t count, std::span<const std::byte> head, std::span<std::byte> sealed) const;
+            std::span<const std::byte> head, std::span<const std::byte> sealed,
+            std::span<const std::span<std::byte>> out, std::span<uint32_t> crcs) const;
   /// Reads the head of an object. Nothing: no record was sealed so, or not under this name.
   std::optional<SealedHead> OpenHead(std::string_view name, std::span<const std::byte> head) const;
 

@@ -16,6 +16,20 @@ using tier::RecordLayout;
 using tier::TestLayout;
 using tier::TestRecord;
 
+/// Where sections [first, first + count) of a record are opened.
+struct Opened {
+  Opened(const RecordLayout& layout, size_t first, size_t count) : memory(count), crcs(count) {
+    for (size_t i = 0; i < count; ++i) {
+      memory[i].resize(layout.sections()[first + i].bytes);
+      sections.emplace_back(memory[i]);
+    }
+  }
+
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::span<std::byte>> sections{};
+  std::vector<uint32_t> crcs;
+};
+
 class SealTest : public testing::Test {
  protected:
   std::vector<std::byte> Closed(const TestRecord& record) const {
@@ -24,9 +38,10 @@ class SealTest : public testing::Test {
   static bool Opens(const Seal& seal, const tier::RecordIdentity& identity,
                     const RecordLayout& layout, std::vector<std::byte> object) {
     if (object.size() < kSealedHeadBytes) return false;
-    const auto count = static_cast<uint32_t>(layout.sections().size());
-    const std::vector<std::byte> head(object.begin(), object.begin() + kSealedHeadBytes);
-    return seal.Open(identity, layout, 0, count, head, std::span(object).subspan(kSealedHeadBytes));
+    const std::span<const std::byte> all = object;
+    Opened out(layout, 0, layout.sections().size());
+    return seal.Open(identity, layout, 0, all.first(kSealedHeadBytes),
+                     all.subspan(kSealedHeadBytes), out.sections, out.crcs);
   }
   bool Opens(const tier::RecordIdentity& identity, std::vector<std::byte> object) const {
     return Opens(seal_, identity, layout_, std::move(object));
@@ -44,12 +59,15 @@ TEST_F(SealTest, WhatWasClosedOpens) {
   EXPECT_TRUE(Opens(record_.identity(), object));
   // Sections in the middle open alone, and are what was closed.
   const SealedRange range = Seal::RangeOf(layout_, 2, 2);
-  std::vector<std::byte> part(object.begin() + static_cast<ptrdiff_t>(range.offset),
-                              object.begin() + static_cast<ptrdiff_t>(range.offset + range.bytes));
+  const std::span<const std::byte> part = std::span(object).subspan(range.offset, range.bytes);
   const auto head = std::span(object).first(kSealedHeadBytes);
-  ASSERT_TRUE(seal_.Open(record_.identity(), layout_, 2, 2, head, part));
-  EXPECT_TRUE(std::equal(record_.sections()[2].begin(), record_.sections()[2].end(), part.begin()));
-  EXPECT_FALSE(seal_.Open(record_.identity(), layout_, 1, 2, head, part))
+  Opened out(layout_, 2, 2);
+  ASSERT_TRUE(seal_.Open(record_.identity(), layout_, 2, head, part, out.sections, out.crcs));
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(std::ranges::equal(record_.sections()[2 + i], out.sections[i]));
+    EXPECT_EQ(out.crcs[i], Crc32c(record_.sections()[2 + i]));
+  }
+  EXPECT_FALSE(seal_.Open(record_.identity(), layout_, 1, head, part, out.sections, {}))
       << "others in their place";
   EXPECT_NE(Closed(record_), object) << "the same record twice under one key";
 }

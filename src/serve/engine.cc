@@ -112,6 +112,7 @@ Engine::Engine(const Components& components, const Identity& identity, const Eng
              .keeper = keeper_,
              .options = options,
              .query_heads = components.model.config().query_heads,
+             .stages = components.flow == nullptr ? 1 : components.flow->stages(),
              .steps_aside = components.model.may_step_aside()},
       waiting_(state_),
       preemption_(state_, waiting_),
@@ -121,7 +122,9 @@ Engine::Engine(const Components& components, const Identity& identity, const Eng
       streamer_({.model = components.model,
                  .attention = components.attention,
                  .executor = components.executor},
-                state_, planner_, preemption_) {}
+                state_, planner_, preemption_) {
+  if (components.flow != nullptr) flow_.emplace(*components.flow, components.model.config().vocab);
+}
 
 Engine::~Engine() = default;
 
@@ -132,6 +135,12 @@ Result<RequestId> Engine::Submit(Request request) {
     return Fail(ErrorCode::kUnsupported,
                 "request: spills: the engine streams nothing; give the cache a store, and "
                 "resident_tokens");
+  }
+  if (flow_ && !request.keep.keeps_all()) {
+    return Fail(
+        ErrorCode::kUnsupported,
+        "request: keep: stages do not observe what is attended to; use one process, or keep "
+        "all of the prompt");
   }
   std::shared_ptr<const ServedAdapter> adapter;
   if (!request.adapter.empty()) {
@@ -213,7 +222,11 @@ TickReport Engine::Tick() {
   starter_.StartSome(now_us);
   std::vector<BatchEntry> entries = planner_.Plan();
   const uint64_t step_us = components_.clock.NowMicros();
-  stepper_.Step(entries);
+  if (flow_) {
+    entries = flow_->Step(entries, state_.tasks);
+  } else {
+    stepper_.Step(entries);
+  }
   const uint64_t took_us = components_.clock.NowMicros() - step_us;
   EngineStats& stats = state_.stats;
   stats.step_us += took_us;
@@ -235,7 +248,7 @@ TickReport Engine::Tick() {
   waiting_.RemoveEnded();
   starter_.BringBack(now_us);
   const bool settled = keeper_.settled();
-  if (!entries.empty() || streamed.worked || state_.may_start) {
+  if (!entries.empty() || streamed.worked || state_.may_start || (flow_ && flow_->is_busy())) {
     return {.worked = true, .settled = settled};
   }
   const uint64_t wait_us = WaitUs(now_us);

@@ -15,12 +15,14 @@
 
 #include "env/clock.h"
 #include "model/model.h"
+#include "model/step_flow.h"
 #include "model/step_runner.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
 #include "serve/adapters.h"
 #include "serve/engine_options.h"
+#include "serve/flow_stepper.h"
 #include "serve/mailbox.h"
 #include "serve/preemption.h"
 #include "serve/prompt_loads.h"
@@ -70,6 +72,9 @@ class Engine {
     const Clock& clock;
     model::StepRunner* steps = nullptr;  // takes the steps; null: the model. A request that streams
                                          // is the model's
+    // Steps pass through these stages, of which `model` is the first and `cache` has the sequences;
+    // `steps` is not asked then. Null: the model has all layers.
+    model::StepFlow* flow = nullptr;
   };
 
   /// Errors: kInvalidArgument names the option
@@ -198,6 +203,7 @@ class Engine {
   AdapterTable adapters_;
   Mailbox mailbox_;
   Stepper stepper_;
+  std::optional<FlowStepper> flow_;
   SessionKeeper keeper_;  // before state_: its tasks end first
   Retainer retainer_;     // the same
   EngineState state_;

@@ -16,6 +16,7 @@ constexpr uint64_t kEraseChunkBytes = 256 << 10;
 constexpr const char* kNewKind = "new";      // being written
 constexpr const char* kEndedKind = "ended";  // being removed
 constexpr std::string_view kLockFile = ".lock";
+constexpr std::string_view kKeysFolder = ".keys";
 
 bool IsLeftover(const std::string& name) {
   return name.starts_with('.') && (name.ends_with(fmt::format(".{}", kNewKind)) ||
@@ -29,6 +30,12 @@ std::string HiddenName(const std::string& name, const char* kind) {
 
 std::string NameOfHidden(const std::string& hidden) {
   return hidden.substr(1, hidden.rfind('.') - 1);
+}
+
+// Those were for opening it, and are not kept in memory for longer.
+SessionStoreOptions WithoutKeys(SessionStoreOptions options) {
+  options.keys = {};
+  return options;
 }
 
 std::unexpected<Error> Named(const std::string& path, const Error& error) {
@@ -48,14 +55,58 @@ Result<std::unique_ptr<SessionStore>> SessionStore::Open(Files& files,
                                                          const SessionStoreOptions& options) {
   std::unique_ptr<SessionStore> store(new SessionStore(files, options));
   QUIRE_TRY(store->files_.MakeDirectory(options.directory));
-  QUIRE_ASSIGN(store->lock_, store->files_.Open(fmt::format("{}/{}", options.directory, kLockFile),
-                                                {.create = true, .locked = true}));
+  QUIRE_TRY(store->TakeLock());
+  QUIRE_TRY(store->OpenKeys(options.keys));
   QUIRE_TRY(store->List());
   return store;
 }
 
 SessionStore::SessionStore(Files& files, const SessionStoreOptions& options)
-    : files_(files), options_(options) {}
+    : files_(files), options_(WithoutKeys(options)) {}
+
+Result<void> SessionStore::TakeLock() {
+  QUIRE_ASSIGN(lock_,
+               files_.Open(PathOf(std::string(kLockFile)), {.create = true, .locked = true}));
+  return {};
+}
+
+Result<void> SessionStore::RotateKeys(Files& files, const std::string& directory,
+                                      const StoreKeys& keys, const StoreKeys& new_keys,
+                                      bool renews_data_keys) {
+  if (!keys::ReadKeys(files, fmt::format("{}/{}", directory, kKeysFolder)).any()) return {};
+  SessionStore store(files, {.directory = directory});
+  QUIRE_TRY(store.TakeLock());
+  auto opened = store.OpenKeys(keys);
+  // An earlier call may have ended in between.
+  const bool again = !opened && !new_keys.empty() &&
+                     opened.error().code == ErrorCode::kInvalidArgument &&
+                     store.OpenKeys(new_keys).has_value();
+  if (!again) QUIRE_TRY(opened);
+  return store.seal_->Rotate(again ? StoreKeys() : new_keys, renews_data_keys);
+}
+
+// In a folder of their own: a session may be called as a file of keys is.
+Result<void> SessionStore::OpenKeys(const StoreKeys& keys) {
+  const std::string directory = fmt::format("{}/{}", options_.directory, kKeysFolder);
+  if (keys.empty()) {
+    if (!keys::ReadKeys(files_, directory).any()) return {};
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: these sessions are encrypted: give the key that they were made "
+                            "with (--keys FILE or --keys-command CMD)",
+                            options_.directory));
+  }
+  QUIRE_TRY(files_.MakeDirectory(directory));
+  QUIRE_ASSIGN(const auto names, files_.List(options_.directory));
+  const bool is_fresh = std::ranges::none_of(names, IsSessionName);
+  QUIRE_ASSIGN(auto ring, keys::KeyRing::Open(files_,
+                                              {.directory = directory,
+                                               .keys_max = options_.sessions_max,
+                                               .without = is_fresh ? keys::WithoutKeys::kMake
+                                                                   : keys::WithoutKeys::kRefuse},
+                                              keys));
+  seal_.emplace(std::move(ring));
+  return {};
+}
 
 SessionStore::~SessionStore() {
   if (thread_.joinable()) {
@@ -84,8 +135,15 @@ void SessionStore::Run() {
   }
 }
 
-std::string SessionStore::PathOf(const std::string& name) const {
-  return fmt::format("{}/{}", options_.directory, name);
+std::string SessionStore::PathOf(const std::string& file) const {
+  return fmt::format("{}/{}", options_.directory, file);
+}
+
+// A file that does not say which session's it is counts as that of its own name.
+std::string SessionStore::FileOf(const std::string& name) const {
+  const auto known = known_.find(name);
+  if (known != known_.end()) return known->second.file;
+  return seal_ ? seal_->FileOf(name) : name;
 }
 
 Result<void> SessionStore::List() {
@@ -100,10 +158,22 @@ Result<void> SessionStore::List() {
         LogWarn("sessions: {}", erased.error().message);
       }
     } else if (IsSessionName(name)) {
-      Judge(name, ReadHead(name));
+      auto head = ReadHead(name);
+      if (!head && seal_ && head.error().code == ErrorCode::kNotFound) {
+        // An erasure that a crash cut off: the key is gone, and the file goes too.
+        known_.erase(name);
+        QUIRE_TRY(Erase(PathOf(name)));
+        continue;
+      }
+      const std::string session = head ? head->name : name;
+      Judge(session, std::move(head));
     }
   }
-  return {};
+  std::ranges::sort(found_, {}, [](const StoredSession& each) { return each.head.name; });
+  // One that cannot be read may have any key.
+  const bool all_read = std::ranges::all_of(
+      known_, [](const auto& known) { return known.second.tenant.has_value(); });
+  return seal_ && all_read ? seal_->RetireOthers() : Result<void>();
 }
 
 void SessionStore::Judge(const std::string& name, Result<SessionHead> head) {
@@ -120,7 +190,7 @@ void SessionStore::Judge(const std::string& name, Result<SessionHead> head) {
   session.head.name = name;
   if (session.unusable) {
     LogWarn("sessions: {}; it is left as it is and cannot go on ({})", session.unusable->message,
-            PathOf(name));
+            PathOf(FileOf(name)));
   }
   MutexLock lock(mutex_);
   stored_names_[name] = session.unusable;
@@ -234,26 +304,37 @@ void SessionStore::EndBatch(Batch& batch) {
   if (batch.changed && synced) (void)EraseReplaced([](const Replaced&) { return false; });
 }
 
-Result<SessionHead> SessionStore::ReadHead(const std::string& name) {
-  const std::string path = PathOf(name);
-  known_[name] = {.bytes = 0, .tenant = {}};
+Result<SessionHead> SessionStore::ReadHead(const std::string& file_name) {
+  const std::string path = PathOf(file_name);
+  known_[file_name] = {.bytes = 0, .tenant = {}, .file = file_name};
   QUIRE_ASSIGN(const FileId file, files_.Open(path, {.read_only = true}));
-  std::vector<std::byte> bytes(kSessionHeadBytesMax);
-  const auto length = files_.Length(file);
+  std::vector<std::byte> bytes(seal_ ? SessionSeal::SealedBytes(kSessionHeadBytesMax)
+                                     : kSessionHeadBytesMax);
+  auto length = files_.Length(file);
   const auto got = files_.ReadAt(file, 0, bytes);
   files_.Close(file);
   if (!length) return std::unexpected(length.error());
   if (!got) return std::unexpected(got.error());
-  known_[name].bytes = *length;
+  known_[file_name].bytes = *length;
   bytes_ += *length;
   bytes.resize(*got);
+  if (seal_) {
+    auto opened = seal_->OpenHead(bytes);
+    if (!opened) return Named(path, opened.error());
+    seal_->Note(bytes);
+    bytes = *std::move(opened);
+    *length = SessionSeal::PlainBytes(*length);
+  }
   auto head = DecodeSessionHead(bytes, *length);
   if (!head) return Named(path, head.error());
-  if (head->name != name) {
+  if ((seal_ ? seal_->FileOf(head->name) : head->name) != file_name) {
     return Fail(ErrorCode::kCorrupt,
                 fmt::format("{}: it is the file of session '{}'", path, head->name));
   }
-  known_[name].tenant = head->tenant;
+  auto known = known_.extract(file_name);
+  known.key() = head->name;
+  known.mapped().tenant = head->tenant;
+  known_.insert(std::move(known));
   return head;
 }
 
@@ -276,8 +357,13 @@ Result<std::vector<std::byte>> SessionStore::ReadAll(const std::string& path) {
 }
 
 Result<SessionRecord> SessionStore::ReadRecord(const std::string& name) {
-  const std::string path = PathOf(name);
-  QUIRE_ASSIGN(const auto bytes, ReadAll(path));
+  const std::string path = PathOf(FileOf(name));
+  QUIRE_ASSIGN(auto bytes, ReadAll(path));
+  if (seal_) {
+    auto opened = seal_->Open(bytes);
+    if (!opened) return Named(path, opened.error());
+    bytes = *std::move(opened);
+  }
   auto record = DecodeSession(bytes);
   if (!record) return Named(path, record.error());
   if (record->head.name != name || record->head.fingerprint != options_.fingerprint) {
@@ -368,7 +454,11 @@ Result<void> SessionStore::WriteNew(const std::string& hidden, std::span<const s
 // The directory is synced with the batch.
 Result<void> SessionStore::WriteFileOf(const SessionRecord& record, Batch& batch) {
   const std::string& name = record.head.name;
-  const std::vector<std::byte> bytes = EncodeSession(record);
+  const std::string file = FileOf(name);
+  std::vector<std::byte> bytes = EncodeSession(record);
+  if (seal_) {
+    QUIRE_ASSIGN(bytes, seal_->Seal(record.head.tenant, bytes));
+  }
   const auto before = known_.find(name);
   const bool is_new = before == known_.end();
   if (is_new && known_.size() >= options_.sessions_max) {
@@ -381,20 +471,20 @@ Result<void> SessionStore::WriteFileOf(const SessionRecord& record, Batch& batch
                 fmt::format("session '{}' needs {} bytes; {} has {} of {}", name, bytes.size(),
                             options_.directory, bytes_, options_.bytes_max));
   }
-  const std::string hidden = HiddenName(name, kNewKind);
+  const std::string hidden = HiddenName(file, kNewKind);
   QUIRE_TRY(EraseLeftover(hidden));
   auto written = WriteNew(hidden, bytes);
   std::optional<FileId> old;
   if (written && !is_new) {
     // A file that cannot be opened cannot be overwritten when it has no name any more.
-    const auto opened = files_.Open(PathOf(name), {});
+    const auto opened = files_.Open(PathOf(file), {});
     if (opened) old = *opened;
     if (!opened && opened.error().code != ErrorCode::kNotFound) {
       written = std::unexpected(opened.error());
     }
   }
   if (written) {
-    written = files_.Rename(PathOf(hidden), PathOf(name));
+    written = files_.Rename(PathOf(hidden), PathOf(file));
   }
   if (!written) {
     if (old) files_.Close(*old);
@@ -407,7 +497,7 @@ Result<void> SessionStore::WriteFileOf(const SessionRecord& record, Batch& batch
   }
   batch.changed = true;
   bytes_ = bytes_after;
-  known_[name] = {.bytes = bytes.size(), .tenant = record.head.tenant};
+  known_[name] = {.bytes = bytes.size(), .tenant = record.head.tenant, .file = file};
   MutexLock lock(mutex_);
   stored_names_[name] = std::nullopt;
   return {};
@@ -416,13 +506,14 @@ Result<void> SessionStore::WriteFileOf(const SessionRecord& record, Batch& batch
 Result<void> SessionStore::RemoveFileOf(const std::string& name) {
   if (!replaced_.empty()) QUIRE_TRY(files_.SyncDirectory(options_.directory));
   QUIRE_TRY(EraseReplaced([&](const Replaced& each) { return each.session == name; }));
+  const std::string file = FileOf(name);
   for (const char* const kind : {kNewKind, kEndedKind}) {
-    QUIRE_TRY(EraseLeftover(HiddenName(name, kind)));
+    QUIRE_TRY(EraseLeftover(HiddenName(file, kind)));
   }
   const auto known = known_.find(name);
   if (known == known_.end()) return {};
-  const std::string hidden = HiddenName(name, kEndedKind);
-  if (auto renamed = files_.Rename(PathOf(name), PathOf(hidden));
+  const std::string hidden = HiddenName(file, kEndedKind);
+  if (auto renamed = files_.Rename(PathOf(file), PathOf(hidden));
       !renamed && renamed.error().code != ErrorCode::kNotFound) {
     return Named(fmt::format("session '{}'", name), renamed.error());
   }
@@ -440,8 +531,11 @@ Result<void> SessionStore::RemoveFilesOf(const std::string& tenant) {
   const auto may_be_theirs = [&](const auto& each) {
     return each.tenant.value_or(tenant) == tenant;
   };
+  // The key first: what is left of their texts anywhere cannot be opened from then on.
+  const Result<void> forgotten = seal_ ? seal_->Forget(tenant) : Result<void>();
   if (!replaced_.empty()) QUIRE_TRY(files_.SyncDirectory(options_.directory));
   Result<void> removed = EraseReplaced(may_be_theirs);
+  if (!forgotten) removed = forgotten;
   const auto note = [&](Result<void> each) {
     if (!each) removed = std::move(each);
   };

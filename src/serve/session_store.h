@@ -16,7 +16,9 @@
 
 #include "base/mutex.h"
 #include "env/files.h"
+#include "quire/store.h"
 #include "serve/session_record.h"
+#include "serve/session_seal.h"
 
 namespace quire::serve {
 
@@ -25,6 +27,7 @@ struct SessionStoreOptions {
   SessionFingerprint fingerprint{};        // see FingerprintOf
   uint64_t sessions_max = 65'536;          // those of other models too
   uint64_t bytes_max = uint64_t{1} << 30;  // of all files
+  StoreKeys keys{};                        // of an encrypted directory
   std::function<uint64_t()> unix_us{};     // wall clock
 };
 
@@ -40,10 +43,10 @@ using OnSettled = std::move_only_function<void(Result<void>)>;
 using OnSessionRead = std::move_only_function<void(Result<SessionRecord>)>;
 
 /// One file for each session, named as it is: written beside it, synced, then renamed over it, so
-/// that a crash leaves the old state or the new one, whole. What files hold is not encrypted: they
-/// are their owner's alone (mode 0600), and a text that is not needed any more is zeroed before
-/// its blocks go back to the file system. A state machine: each Tick moves it on, a thread
-/// of its own in production, a test by hand.
+/// that a crash leaves the old state or the new one, whole. They are their owner's alone (mode
+/// 0600). With keys what they hold is sealed, and their names say nothing. A text that is not
+/// needed any more is zeroed before its blocks go back to the file system. A state machine: each
+/// Tick moves it on, a thread of its own in production, a test by hand.
 ///
 /// Threads:  any; Tick one at a time
 /// Lifetime: `files`, which nothing else uses meanwhile, and what `unix_us` reads must outlive it
@@ -53,9 +56,16 @@ class SessionStore {
   /// a newer version, is said once in the log, and left alone.
   ///
   /// Errors: kBusy another process has the directory; kNotFound what is to hold it does not exist;
-  ///         kNoSpace; kIo
+  ///         kNoSpace; kIo; with keys what KeyRing::Open says, and kInvalidArgument keys for
+  ///         sessions that are not encrypted, or none for some that are
   static Result<std::unique_ptr<SessionStore>> Open(Files& files,
                                                     const SessionStoreOptions& options);
+  /// New keys for a directory of sessions that no process has open; none there is no error. What a
+  /// crash leaves has the old keys or the new ones; asked again, it goes on.
+  ///
+  /// Errors: kInvalidArgument the keys are not those of the directory; kBusy; kNoSpace; kIo
+  static Result<void> RotateKeys(Files& files, const std::string& directory, const StoreKeys& keys,
+                                 const StoreKeys& new_keys, bool renews_data_keys);
   /// Does what it was asked for before, where it has a thread.
   ~SessionStore();
 
@@ -126,6 +136,7 @@ class SessionStore {
   struct Known {
     uint64_t bytes;
     std::optional<std::string> tenant;  // none: the file does not say
+    std::string file{};                 // its name
   };
   struct Replaced {  // a file without a name
     FileId file;
@@ -134,10 +145,13 @@ class SessionStore {
   };
 
   SessionStore(Files& files, const SessionStoreOptions& options);
+  Result<void> TakeLock();
+  Result<void> OpenKeys(const StoreKeys& keys);
   Result<void> List();
   void Judge(const std::string& name, Result<SessionHead> head);
-  std::string PathOf(const std::string& name) const;
-  Result<SessionHead> ReadHead(const std::string& name);
+  std::string PathOf(const std::string& file) const;
+  std::string FileOf(const std::string& name) const;
+  Result<SessionHead> ReadHead(const std::string& file);
   Result<std::vector<std::byte>> ReadAll(const std::string& path);
   Result<SessionRecord> ReadRecord(const std::string& name);
   Result<void> Overwrite(FileId file);
@@ -160,6 +174,7 @@ class SessionStore {
 
   Files& files_;
   const SessionStoreOptions options_;
+  std::optional<SessionSeal> seal_;  // none: files are not encrypted
   std::vector<StoredSession> found_;
   std::optional<FileId> lock_;
   // Of the thread that calls Tick, as `files_` is.

@@ -62,6 +62,7 @@ struct EngineState {
   SessionKeeper& keeper;
   const EngineOptions options;
   const uint32_t query_heads = 1;  // of the model's layers
+  const uint32_t stages = 1;       // that compute different steps at the same time (FlowStepper)
   const bool steps_aside = false;  // those that stream are not stepped with others (Streamer)
   FairShare shares{};
   TaskTable tasks{};

@@ -88,7 +88,8 @@ class StateTest : public testing::Test {
     cache::Must(test_->model.Feed(task.sequence(), upto));
     std::vector<float> logits(rows * kVocab);
     for (uint64_t row = 0; row < rows; ++row) logits[row * kVocab] = 1.0f;
-    return task.Advance(tokens, logits, kVocab);
+    const uint64_t at = task.position();
+    return task.Advance({.begin = at - tokens, .end = at}, logits, kVocab);
   }
   /// Until its reader is too slow for it to go on.
   void FillEvents(Task& task) {

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/bits.h"
 #include "base/canary.h"
 
 namespace quire::serve {
@@ -61,11 +62,13 @@ std::vector<BatchEntry> StepPlanner::Plan() {
 std::vector<BatchEntry> StepPlanner::Choose() const {
   std::vector<BatchEntry> entries;
   std::vector<BatchEntry> prompts;
+  const uint64_t decodes_max = DecodesOfAStep();
   for (Task* const task : state_.tasks.running()) {
     if (Planted(Canary::kStopForReader) && task->paused_us()) return {};
     if (task->paused_us() || state_.StepsAside(*task)) continue;
     if (task->NextTokens(1).empty()) continue;  // it waits for what is being loaded
     if (task->decoding()) {
+      if (entries.size() == decodes_max) continue;
       entries.push_back({.task = task, .tokens = 1, .decoded = true});
     } else {
       prompts.push_back({.task = task});
@@ -80,6 +83,14 @@ std::vector<BatchEntry> StepPlanner::Choose() const {
   }
   std::ranges::copy_if(prompts, std::back_inserter(entries), &BatchEntry::tokens);
   return entries;
+}
+
+// Stages share those that generate: each computes a step of as many of them.
+uint64_t StepPlanner::DecodesOfAStep() const {
+  if (state_.stages == 1) return UINT64_MAX;
+  const auto generates = [](const Task* task) { return task->text().generated_tokens() > 0; };
+  const auto count = std::ranges::count_if(state_.tasks.running(), generates);
+  return std::max<uint64_t>(1, DivUp<uint64_t>(static_cast<uint64_t>(count), state_.stages));
 }
 
 bool StepPlanner::Reserve(BatchEntry& entry) {

@@ -40,6 +40,7 @@ class StepPlanner {
 
  private:
   std::vector<BatchEntry> Choose() const;
+  uint64_t DecodesOfAStep() const;
 
   EngineState& state_;
   Waiting& waiting_;

@@ -20,6 +20,26 @@ bool IsLost(Task& task, const Error& error) {
   return error.code == ErrorCode::kCorrupt && task.MayBeginAgain();
 }
 
+std::vector<model::StepItem> ItemsOf(std::span<const BatchEntry> entries, uint64_t vocab,
+                                     std::vector<float>& logits) {
+  uint64_t rows = 0;
+  for (const BatchEntry& entry : entries) rows += LogitsOf(entry);
+  logits.resize(std::max<size_t>(logits.size(), rows * vocab));
+  std::vector<model::StepItem> items;
+  float* at = logits.data();
+  for (const BatchEntry& entry : entries) {
+    const uint64_t wanted = LogitsOf(entry);
+    items.push_back({.sequence = &entry.task->sequence(),
+                     .tokens = entry.task->NextTokens(entry.tokens),
+                     .logits = wanted > 0 ? at : nullptr,
+                     .all_logits = entry.task->text().AllLogitsAt(entry.task->position()),
+                     .observer = entry.task->kept().observer(),
+                     .adapter = entry.task->weights_adapter()});
+    at += wanted * vocab;
+  }
+  return items;
+}
+
 void Stepper::Step(std::span<BatchEntry> entries) {
   if (entries.empty()) return;
   std::vector<BatchEntry*> left;
@@ -65,7 +85,9 @@ Result<void> Stepper::Forward(std::span<BatchEntry> entries, std::vector<BatchEn
     logits += rows.size();
     // A step that fails while it commits has computed everything, and some are through.
     if (done || task.sequence().length() == before[i].length_after) {
-      entries[i].fresh_tokens = task.Advance(entries[i].tokens, rows, vocab);
+      const uint64_t at = task.position();
+      entries[i].fresh_tokens =
+          task.Advance({.begin = at - entries[i].tokens, .end = at}, rows, vocab);
     } else if (GoBack(entries[i], std::move(before[i].observed))) {
       left.push_back(&entries[i]);
     }
@@ -86,23 +108,8 @@ bool Stepper::GoBack(BatchEntry& entry, std::optional<model::ImportanceObserver>
 
 // The model's step. Where memory runs out on the way, sequences may hold uncommitted rows.
 Result<void> Stepper::StepModel(std::span<const BatchEntry> entries) {
-  const uint64_t vocab = model_.config().vocab;
   try {
-    uint64_t rows = 0;
-    for (const BatchEntry& entry : entries) rows += LogitsOf(entry);
-    logits_.resize(std::max<size_t>(logits_.size(), rows * vocab));
-    std::vector<model::StepItem> items;
-    float* logits = logits_.data();
-    for (const BatchEntry& entry : entries) {
-      const uint64_t wanted = LogitsOf(entry);
-      items.push_back({.sequence = &entry.task->sequence(),
-                       .tokens = entry.task->NextTokens(entry.tokens),
-                       .logits = wanted > 0 ? logits : nullptr,
-                       .all_logits = entry.task->text().AllLogitsAt(entry.task->position()),
-                       .observer = entry.task->kept().observer(),
-                       .adapter = entry.task->weights_adapter()});
-      logits += wanted * vocab;
-    }
+    const auto items = ItemsOf(entries, model_.config().vocab, logits_);
     if (steps_ != nullptr) return steps_->Step(items, attention_, executor_);
     return model_.Step(items, attention_, executor_);
   } catch (const std::bad_alloc&) {

@@ -24,6 +24,12 @@ struct BatchEntry {
   bool lost = false;          // out: a block of its context is lost, and what was before it is not
 };
 
+/// The entries for the model, with room in `logits` for what they ask for, one behind the other.
+///
+/// Shape: logits [rows of all, vocab]; it grows
+std::vector<model::StepItem> ItemsOf(std::span<const BatchEntry> entries, uint64_t vocab,
+                                     std::vector<float>& logits);
+
 /// The step of a task that streams failed because the store lost a block, and it may begin again:
 /// the store forgets what it finds damaged, so the next start ends before it. Counts.
 bool IsLost(Task& task, const Error& error);

@@ -72,8 +72,9 @@ void Streamer::GoOnWith(Task& task, const Patience& patience, Report& report) {
   if (!*through) return;
   const std::unique_ptr<model::StepAside> step = task.TakeAside();
   BatchEntry entry = {.task = &task, .tokens = step->tokens(), .decoded = task.decoding()};
-  entry.fresh_tokens =
-      task.Advance(step->tokens(), step->logits(), components_.model.config().vocab);
+  const uint64_t at = task.position();
+  entry.fresh_tokens = task.Advance({.begin = at - step->tokens(), .end = at}, step->logits(),
+                                    components_.model.config().vocab);
   planner_.TakeIn({&entry, 1});
 }
 

@@ -63,6 +63,7 @@ std::unique_ptr<Sequence> Task::TakeFromSession() {
 void Task::Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
                  uint64_t loaded_tokens) {
   sequence_ = std::move(sequence);
+  ++starts_;
   wait_ = {};
   took_room_ = false;
   kept_.Begin(text_.prompt_tokens());
@@ -78,6 +79,7 @@ void Task::Join(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing
   if (sequence != nullptr) {
     aside_.reset();
     sequence_ = std::move(sequence);
+    ++starts_;
   }
   origins_.Join(position(), std::move(missing));
 }
@@ -132,8 +134,9 @@ Result<void> Task::Reserve(uint64_t tokens) {
   return sequence_->Reserve(held);
 }
 
-uint64_t Task::Advance(uint64_t tokens, std::span<const float> logits, uint64_t vocab) {
-  const uint64_t at = position();
+uint64_t Task::Advance(const TokenRange& step, std::span<const float> logits, uint64_t vocab) {
+  const uint64_t at = step.end;
+  const uint64_t tokens = step.end - step.begin;
   const uint64_t fresh = origins_.Advance(tokens, at);
   if (request_.all_logits && fresh > 0) {
     const std::span<const float> rows = logits.subspan((tokens - fresh) * vocab);

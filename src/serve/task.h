@@ -131,6 +131,8 @@ class Task {
 
   /// Tokens behind it, those dropped too.
   uint64_t position() const { return sequence_->length() + sequence_->dropped_tokens(); }
+  /// How many sequences it has had: steps under way add to one of them.
+  uint64_t starts() const { return starts_; }
   /// It has one token to feed, the one it generated last.
   bool decoding() const;
   /// Of the text, at most `tokens_max`; of a text with KeepOptions::blocks_max no more than these
@@ -162,11 +164,11 @@ class Task {
   /// Whether it holds less than it did at the last call of the two.
   bool GaveBack();
 
-  /// Takes in a step over `tokens` tokens, which ended with logits as Text::LogitsOf said. Returns
-  /// how many of the tokens were computed for the first time.
+  /// Takes in a step over these tokens of its text, which ended with logits as Text::LogitsOf said.
+  /// Returns how many of the tokens were computed for the first time.
   ///
   /// Shape: logits [rows, vocab]
-  uint64_t Advance(uint64_t tokens, std::span<const float> logits, uint64_t vocab);
+  uint64_t Advance(const TokenRange& step, std::span<const float> logits, uint64_t vocab);
 
   /// Of a session: `turn` says whether what was fed and said stands.
   void End(Finish finish, CancelledTurn turn = CancelledTurn::kStands);
@@ -193,6 +195,7 @@ class Task {
   Origins origins_;
   KeptBlocks kept_;
   std::unique_ptr<Sequence> sequence_;
+  uint64_t starts_ = 0;
   std::unique_ptr<model::StepAside> aside_;  // ends before its sequence
   uint64_t aside_us_ = 0;                    // that it took so far
   uint64_t aside_step_us_ = 0;

@@ -7,6 +7,8 @@
 
 #include "base/bits.h"
 #include "base/log.h"
+#include "base/wiped_vector.h"
+#include "tier/sealed_store.h"
 
 namespace quire::store {
 namespace {
@@ -17,6 +19,9 @@ using tier::StoreOutcome;
 constexpr uint64_t kBlockBytesDefault = uint64_t{64} << 20;
 // Of a segment of 2 GiB, which a void may begin with.
 constexpr uint64_t kBlockBytesMax = (uint64_t{2} << 30) - tier::kRecordAlignment - kRecordBytesMin;
+// What the record of a block is longer by in an encrypted store.
+constexpr uint64_t kSealBytes = tier::kRecordAlignment;
+static_assert(2 * tier::kSectionSealBytes < kSealBytes);
 constexpr uint32_t kDiskRequestsMax = 4096;
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 constexpr uint64_t kStagingBytesMin = uint64_t{32} << 20;  // of reads, and of writes again
@@ -43,6 +48,14 @@ Result<void> ChooseSegments(uint64_t record_bytes, tier::ColdOptions& cold) {
                           cold.bytes_cap, BlockBytesIn(record_bytes)));
 }
 
+// Those were for opening it, and are not kept in memory for longer.
+BlockStoreOptions WithoutKeys(const BlockStoreOptions& options) {
+  BlockStoreOptions without = options;
+  Wipe(std::span(without.keys.key));
+  without.keys = {};
+  return without;
+}
+
 }  // namespace
 
 Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options) {
@@ -67,10 +80,12 @@ Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options) {
                             .chunk_bytes = kChunkBytes,
                             .reads_max = options.disk_requests_max,
                             .scrub_bytes_per_s = options.scrub_bytes_per_s};
+  const bool is_sealed = !options.keys.empty();
+  if (is_sealed) cold.bytes_beside = keys::KeyFileBytesMax(keys::KeysMax(options.bytes_cap));
   if (options.accepts_puts && options.memory_bytes == 0) {
     return Fail(ErrorCode::kInvalidArgument, "store: accepts_puts without memory_bytes");
   }
-  const uint64_t record_bytes = RecordBytesOf(block_bytes);
+  const uint64_t record_bytes = RecordBytesOf(block_bytes) + (is_sealed ? kSealBytes : 0);
   QUIRE_TRY(ChooseSegments(record_bytes, cold));
   // A record is whole in memory while it is checked; some chunks more let others be under way.
   const uint64_t half =
@@ -82,15 +97,26 @@ Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options) {
 Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& options,
                                                        Files& files, const Clock& clock) {
   QUIRE_ASSIGN(const tier::ColdOptions cold, ToColdOptions(options));
-  QUIRE_ASSIGN(auto opened, tier::ColdStore::Open(cold, files, clock));
+  std::unique_ptr<tier::Store> opened;
+  const tier::ColdStore* disk = nullptr;
+  if (options.keys.empty()) {
+    QUIRE_ASSIGN(auto plain, tier::ColdStore::Open(cold, files, clock));
+    disk = plain.get();
+    opened = std::move(plain);
+  } else {
+    QUIRE_ASSIGN(auto sealed, tier::SealedStore::Open(cold, files, clock, options.keys));
+    disk = &sealed->cold();
+    opened = std::move(sealed);
+  }
   // What fits the segments of this store, and its staging.
-  const uint64_t record_max = std::min(
-      opened->record_bytes_max(), RoundDown(cold.staging_bytes / 2, kChunkBytes) - 8 * kChunkBytes);
+  uint64_t record_max = std::min(disk->record_bytes_max(),
+                                 RoundDown(cold.staging_bytes / 2, kChunkBytes) - 8 * kChunkBytes);
+  if (!options.keys.empty()) record_max -= kSealBytes;
   uint64_t block_max = BlockBytesIn(record_max);
   if (options.block_bytes_max != 0) block_max = std::min(block_max, options.block_bytes_max);
   if (block_max < options.block_bytes_max) {
     LogWarn("store {}: its segments of {} bytes hold blocks of {} bytes at most, not {}",
-            cold.directory, opened->segment_bytes(), block_max, options.block_bytes_max);
+            cold.directory, disk->segment_bytes(), block_max, options.block_bytes_max);
   }
   std::unique_ptr<tier::WarmStore> memory;
   try {
@@ -107,7 +133,7 @@ Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& 
 
 BlockEngine::BlockEngine(const BlockStoreOptions& options, const Clock& clock,
                          std::unique_ptr<tier::WarmStore> memory, uint64_t block_bytes_max)
-    : options_(options),
+    : options_(WithoutKeys(options)),
       clock_(clock),
       memory_(*memory),
       transfers_(std::move(memory), clock, {.disk_wait_us = kDiskWaitUs, .steps_back = false}),

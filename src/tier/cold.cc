@@ -240,6 +240,28 @@ void ColdStore::Scrub(uint64_t now_us) {
   scrub_due_us_ = now_us + entry.pages * kRecordAlignment * 1'000'000 / rate;
 }
 
+std::vector<PublisherId> ColdStore::publishers() const {
+  std::vector<PublisherId> publishers;
+  for (const auto& [publisher, usage] : state_->segments.Usage()) publishers.push_back(publisher);
+  return publishers;
+}
+
+uint64_t ColdStore::CloseSegment(const PublisherId& publisher) {
+  writer_.Close(publisher);
+  return state_->generation;
+}
+
+uint64_t ColdStore::OldestGenerationOf(const PublisherId& publisher) const {
+  uint64_t oldest = ~uint64_t{0};
+  for (uint32_t i = 0; i < state_->segments.size(); ++i) {
+    const Segment& segment = state_->segments[i];
+    const bool holds =
+        segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
+    if (holds && segment.publisher == publisher) oldest = std::min(oldest, segment.generation);
+  }
+  return oldest;
+}
+
 StoreStats ColdStore::Stats() const {
   MutexLock lock(mutex_);
   return published_;

@@ -33,11 +33,12 @@ class ColdStore final : public Store {
   /// Opens the store in a directory, or makes one. `files` and `clock` must outlive it.
   ///
   /// Errors:  kInvalidArgument (ResolveSizes); kBusy another process has it; kUnsupported it was
-  ///          written by a newer version; kNoSpace; kIo
+  ///          written by a newer version; kNoSpace; kIo; with keys what KeyRing::Open says, and
+  ///          kInvalidArgument keys for a store that is not encrypted, or none for one that is
   /// Cost:    reads the catalogue, one page of every segment, and the headers of segments that the
   ///          catalogue does not describe; of payload only what was being written at the end
   static Result<std::unique_ptr<ColdStore>> Open(const ColdOptions& options, Files& files,
-                                                 const Clock& clock);
+                                                 const Clock& clock, const StoreKeys& keys = {});
   /// Waits for what the disk works on. What is not durable yet may be lost: call Flush before.
   ~ColdStore() override;
 
@@ -65,6 +66,18 @@ class ColdStore final : public Store {
   /// Of the longest record that fits.
   uint64_t record_bytes_max() const { return state_->segments.record_bytes_max(); }
   const ColdRecovery& recovery() const { return recovery_; }
+
+  // For SealedStore, which gives it what it keeps.
+
+  /// Null: it was opened without keys. With them it seals what it is given, and opens it.
+  keys::KeyRing* keys() { return state_->keys.get(); }
+  /// That have segments.
+  std::vector<PublisherId> publishers() const;
+  /// What a publisher stores from now on is in segments of a higher generation than this.
+  uint64_t CloseSegment(const PublisherId& publisher);
+  /// The lowest generation of segments that have something of a publisher; none: the highest
+  /// number.
+  uint64_t OldestGenerationOf(const PublisherId& publisher) const;
 
  private:
   friend class ColdOpener;

@@ -21,8 +21,11 @@ constexpr uint64_t kTakesNoChanges = ~uint64_t{0} >> 1;
 
 class ColdOpener {
  public:
-  ColdOpener(const ColdOptions& options, Files& files, const Clock& clock)
-      : options_(options), files_(files), clock_(clock) {}
+  ColdOpener(const ColdOptions& options, Files& files, const Clock& clock, const StoreKeys& keys)
+      : options_(options), files_(files), clock_(clock), caller_keys_(keys) {
+    if (keys.empty()) return;
+    options_.bytes_beside = keys::KeyFileBytesMax(keys::KeysMax(options.bytes_cap));
+  }
   ~ColdOpener() {
     if (store_ != nullptr) return;  // it closes what it has
     for (const FileId file : opened_) files_.Close(file);
@@ -33,6 +36,7 @@ class ColdOpener {
     QUIRE_TRY(files_.MakeDirectory(options_.directory));
     QUIRE_TRY(TakeLock());
     QUIRE_TRY(OpenSegments(sizes.segment_bytes));
+    QUIRE_TRY(OpenKeys());
     options_.segment_bytes = segment_bytes_;
     QUIRE_ASSIGN(sizes, ResolveSizes(options_));
     MakeState(sizes);
@@ -132,8 +136,29 @@ class ColdOpener {
     return {};
   }
 
+  // Before anything is changed: without its keys an encrypted store would be all misses, and be
+  // written over.
+  Result<void> OpenKeys() {
+    if (caller_keys_.empty()) {
+      if (!keys::ReadKeys(files_, options_.directory).any()) return {};
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("store {}: it is encrypted: give the key that it was made with "
+                              "(--keys FILE or --keys-command CMD); nothing was changed",
+                              options_.directory));
+    }
+    const bool is_fresh = segments_.empty() && lost_.empty() && opens_ == 0;
+    QUIRE_ASSIGN(keys_, keys::KeyRing::Open(files_,
+                                            {.directory = options_.directory,
+                                             .keys_max = keys::KeysMax(options_.bytes_cap),
+                                             .without = is_fresh ? keys::WithoutKeys::kMake
+                                                                 : keys::WithoutKeys::kRefuse},
+                                            caller_keys_));
+    return {};
+  }
+
   void MakeState(const ColdSizes& sizes) {
     state_ = std::make_unique<ColdState>(options_, sizes, files_, clock_);
+    state_->keys = std::move(keys_);
     for (const auto& [number, file] : segments_) {
       state_->segments.Reserve(number);
       state_->segments[number].file = file;
@@ -163,6 +188,13 @@ class ColdOpener {
                     fmt::format("store {}: {} was written by another version of the format; this "
                                 "build reads version {}",
                                 options_.directory, SegmentName(number), kRecordVersion));
+      }
+      if (first && first->is_sealed && state_->keys == nullptr) {
+        return Fail(ErrorCode::kInvalidArgument,
+                    fmt::format("store {}: it is encrypted, and {} and {} are gone: put them back "
+                                "from a copy and give its key; without them nothing in it can be "
+                                "read, and the directory may be removed; nothing was changed",
+                                options_.directory, keys::kKeyNames[0], keys::kKeyNames[1]));
       }
       generations_[number] = first ? first->location.generation : 0;
     }
@@ -529,6 +561,8 @@ class ColdOpener {
   ColdOptions options_;
   Files& files_;
   const Clock& clock_;
+  const StoreKeys& caller_keys_;
+  std::unique_ptr<keys::KeyRing> keys_;
   uint64_t segment_bytes_ = 0;
   uint64_t opens_ = 0;
   FileId lock_;
@@ -566,8 +600,8 @@ Result<void> ColdStore::CutAnew(uint64_t record_bytes) {
     longer.segment_bytes = RoundUp(records * record_bytes, kRecordAlignment) + kRecordAlignment;
     const auto sizes = ResolveSizes(longer);
     if (!sizes) continue;
-    const uint64_t others =
-        sizes->catalogue_bytes_max + kLockBytesMax + EpochBytesMax(state_->epochs.publishers());
+    const uint64_t others = sizes->catalogue_bytes_max + kLockBytesMax +
+                            EpochBytesMax(state_->epochs.publishers()) + longer.bytes_beside;
     if (longer.bytes_cap - others < 2 * longer.segment_bytes) continue;
     const uint64_t opens = (state_->generation >> kGenerationBits) + 1;
     QUIRE_TRY(WriteLockText(
@@ -585,8 +619,8 @@ Result<void> ColdStore::CutAnew(uint64_t record_bytes) {
 }
 
 Result<std::unique_ptr<ColdStore>> ColdStore::Open(const ColdOptions& options, Files& files,
-                                                   const Clock& clock) {
-  return ColdOpener(options, files, clock).Open();
+                                                   const Clock& clock, const StoreKeys& keys) {
+  return ColdOpener(options, files, clock, keys).Open();
 }
 
 }  // namespace quire::tier

@@ -67,6 +67,8 @@ class ColdReader {
   RecordMiss VerifyScrubbed(Load& load);
   bool IsDamage(const Load& load, RecordMiss miss);
   bool Checks(Load& load, uint64_t header_bytes, size_t first, size_t count);
+  bool Opens(Load& load);
+  std::vector<std::span<std::byte>> SectionOf(Load& load, uint32_t section);
   void CopyOut(Load& load);
   void CopySection(Load& load, uint64_t payload_offset, std::span<std::byte> out);
   void KeepHeader(const Load& load);

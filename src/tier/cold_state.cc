@@ -46,7 +46,8 @@ Result<ColdSizes> ResolveSizes(const ColdOptions& options) {
   sizes.catalogue_bytes_max = options.catalogue_bytes_max != 0
                                   ? options.catalogue_bytes_max
                                   : (uint64_t{512} << 10) + options.bytes_cap / 64;
-  const uint64_t around = sizes.catalogue_bytes_max + EpochBytesMax() + kLockBytesMax;
+  const uint64_t around =
+      sizes.catalogue_bytes_max + EpochBytesMax() + kLockBytesMax + options.bytes_beside;
   if (options.bytes_cap < around || options.bytes_cap - around < 2 * sizes.segment_bytes) {
     return refuse(fmt::format("a cap of {} bytes leaves no room for two segments of {} bytes",
                               options.bytes_cap, sizes.segment_bytes));
@@ -128,7 +129,8 @@ bool ColdState::Serves(const PublisherId& publisher, uint64_t erase_epoch) const
 
 bool ColdState::ReserveEpochs(uint64_t publishers) {
   constexpr uint32_t kSegmentsMin = 2;
-  const uint64_t others = sizes.catalogue_bytes_max + kLockBytesMax + EpochBytesMax(publishers);
+  const uint64_t others =
+      sizes.catalogue_bytes_max + kLockBytesMax + EpochBytesMax(publishers) + options.bytes_beside;
   const uint64_t left = options.bytes_cap - std::min(options.bytes_cap, others);
   const uint64_t fit = left / segments.segment_bytes();
   if (fit >= segments.segments_max()) return true;

@@ -5,12 +5,14 @@
 #define QUIRE_TIER_COLD_STATE_H_
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "env/files.h"
+#include "keys/key_ring.h"
 #include "quire/env.h"
 #include "quire/error.h"
 #include "tier/cold_index.h"
@@ -36,6 +38,7 @@ struct ColdOptions {
   uint64_t headers_bytes_max = uint64_t{16} << 20;  // of memory: of records read by section
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;   // 0: no scrubbing
   std::vector<PublisherLimits> limits{};
+  uint64_t bytes_beside = 0;  // of the cap, for files of others: the keys of an encrypted store
 };
 
 /// The options with every 0 replaced, all sums done.
@@ -110,6 +113,7 @@ struct ColdState {
   bool KeepEpoch(const PublisherId& publisher);
 
   const ColdOptions options;
+  std::unique_ptr<keys::KeyRing> keys{};  // null: the store is not encrypted
   const ColdSizes sizes;
   Files& files;
   const Clock& clock;

@@ -20,13 +20,15 @@ namespace quire::tier {
 
 inline constexpr uint64_t kTestSegmentBytes = 128 << 10;
 
-class ColdTest : public testing::Test {
+/// `Opened`: ColdStore, or SealedStore with keys_.
+template <typename Opened>
+class StoreTest : public testing::Test {
  protected:
-  ColdTest() {
+  StoreTest() {
     sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, 1, nullptr);
     options_ = Options(8);
   }
-  ~ColdTest() override { store_.reset(); }
+  ~StoreTest() override { store_.reset(); }
 
   static ColdOptions Options(uint32_t segments) {
     constexpr uint64_t kCatalogueBytes = 128 << 10;
@@ -40,18 +42,18 @@ class ColdTest : public testing::Test {
             .scrub_bytes_per_s = 0};
   }
 
-  ColdStore& Open() {
-    auto opened = ColdStore::Open(options_, *files_, clock_);
+  Opened& Open() {
+    auto opened = Opened::Open(options_, *files_, clock_, keys_);
     EXPECT_TRUE(opened) << opened.error().message;
     store_ = std::move(*opened);
     return *store_;
   }
   /// As after a process that ended well or was killed, or after a power cut.
-  ColdStore& Reopen() {
+  Opened& Reopen() {
     store_.reset();
     return Open();
   }
-  ColdStore& Crash(bool power) {
+  Opened& Crash(bool power) {
     if (power) {
       files_->LosePower();
     } else {
@@ -172,8 +174,11 @@ class ColdTest : public testing::Test {
   std::map<std::string, TestRecord> records_;
   std::map<uint64_t, Loaded> loaded_;
   ColdOptions options_;
-  std::unique_ptr<ColdStore> store_;
+  StoreKeys keys_;
+  std::unique_ptr<Opened> store_;
 };
+
+using ColdTest = StoreTest<ColdStore>;
 
 }  // namespace quire::tier
 

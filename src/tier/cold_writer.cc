@@ -229,10 +229,12 @@ void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
   const RecordLayout& layout = *request.layout;
   QUIRE_CHECK(request.sections.size() == layout.sections().size());
   QUIRE_CHECK(request.crcs.empty() || request.crcs.size() == request.sections.size());
-  crcs_.assign(request.crcs.begin(), request.crcs.end());
-  for (size_t i = 0; i < request.sections.size(); ++i) {
-    QUIRE_CHECK(request.sections[i].size() == layout.sections()[i].bytes);
-    if (request.crcs.empty()) crcs_.push_back(Crc32c(request.sections[i]));
+  const auto sections = Sealed(request);
+  const bool known = !request.crcs.empty() && state_.keys == nullptr;
+  crcs_.clear();
+  for (size_t i = 0; i < sections.size(); ++i) {
+    QUIRE_CHECK(sections[i].size() == layout.sections()[i].bytes);
+    crcs_.push_back(known ? request.crcs[i] : Crc32c(sections[i]));
   }
   header_.resize(layout.header_bytes());
   EncodeHeader(request.identity, layout, location, crcs_, header_);
@@ -241,12 +243,19 @@ void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
   Append(number, header_);
   Wipe(std::span(header_));  // it has the tokens
   uint64_t written = 0;
-  for (size_t i = 0; i < request.sections.size(); ++i) {
+  for (size_t i = 0; i < sections.size(); ++i) {
     AppendZeros(number, layout.offset(i) - written);
-    Append(number, request.sections[i]);
-    written = layout.offset(i) + request.sections[i].size();
+    Append(number, sections[i]);
+    written = layout.offset(i) + sections[i].size();
   }
   AppendZeros(number, layout.payload_bytes() - written);
+}
+
+std::span<const std::span<const std::byte>> ColdWriter::Sealed(const PutRequest& request) {
+  if (state_.keys == nullptr) return request.sections;
+  const auto key = state_.keys->KeyFor(request.identity.publisher);
+  QUIRE_CHECK(key.has_value());  // SealedStore has made it
+  return sealer_.Seal(*key, request.identity, *request.layout, request.sections);
 }
 
 void ColdWriter::AppendZeros(uint32_t number, uint64_t count) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tier/cold_state.h"
+#include "tier/record_seal.h"
 
 namespace quire::tier {
 
@@ -84,6 +85,7 @@ class ColdWriter {
   bool StagingHas(uint64_t bytes, uint64_t room) const;
   void Seal(uint32_t number);
   void Append(uint32_t number, std::span<const std::byte> bytes);
+  std::span<const std::span<const std::byte>> Sealed(const PutRequest& request);
   void AppendZeros(uint32_t number, uint64_t count);
   void AppendRecord(uint32_t number, const PutRequest& request, const RecordLocation& location);
   void SendChunk(uint32_t number);
@@ -108,6 +110,7 @@ class ColdWriter {
   std::vector<Held> held_;
   std::map<uint32_t, Staging> fronts_;  // by segment: on their way
   std::vector<std::byte> header_;
+  RecordSealer sealer_;
   std::vector<uint32_t> crcs_;
   std::vector<uint32_t> failed_;  // segments
 };

@@ -17,6 +17,7 @@ static_assert(std::endian::native == std::endian::little);
 constexpr std::array<char, 8> kMagic = {'Q', 'U', 'I', 'R', 'E', 'R', 'E', 'C'};
 constexpr uint32_t kKindBlock = 0;
 constexpr uint32_t kKindVoid = 1;
+constexpr uint32_t kFlagSealed = 1;
 
 struct StoredHeader {
   std::array<char, 8> magic;
@@ -34,7 +35,8 @@ struct StoredHeader {
   uint64_t payload_bytes;
   uint64_t segment;
   uint64_t segment_offset;
-  uint32_t unused[3];  // zero
+  uint32_t flags;
+  uint32_t unused[2];  // zero
   uint32_t token_count;
   uint32_t section_count;
   uint32_t header_bytes;
@@ -122,6 +124,7 @@ bool SectionsMakeSense(std::span<const StoredSection> sections, uint64_t payload
 
 bool FieldsMakeSense(const StoredHeader& header) {
   if (header.reserved[0] != 0 || header.reserved[1] != 0) return false;
+  if ((header.flags & ~kFlagSealed) != 0) return false;
   if (header.payload_bytes % kRecordAlignment != 0) return false;
   if (header.segment_offset % kRecordAlignment != 0) return false;
   if (header.payload_bytes >= kPayloadBytesMax) return false;
@@ -238,6 +241,7 @@ void EncodeHeader(const RecordIdentity& identity, const RecordLayout& layout,
   header.publisher = identity.publisher;
   header.erase_epoch = identity.erase_epoch;
   header.block_index = identity.block_index;
+  header.flags = identity.is_sealed ? kFlagSealed : 0;
   header.payload_bytes = layout.payload_bytes();
   header.token_count = layout.token_count();
   header.section_count = static_cast<uint32_t>(crcs.size());
@@ -279,6 +283,7 @@ std::expected<RecordSummary, RecordMiss> InspectHeader(std::span<const std::byte
                        .token_count = header.token_count,
                        .section_count = header.section_count,
                        .is_void = header.kind == kKindVoid,
+                       .is_sealed = (header.flags & kFlagSealed) != 0,
                        .location = {.segment = header.segment,
                                     .offset = header.segment_offset,
                                     .generation = header.generation,
@@ -295,6 +300,7 @@ RecordMiss MatchHeader(std::span<const std::byte> bytes, const RecordIdentity& i
       header.generation != location.generation) {
     return RecordMiss::kOtherLocation;
   }
+  if ((header.flags != 0) != identity.is_sealed) return RecordMiss::kOtherLayout;
   if (header.profile != identity.profile) return RecordMiss::kOtherProfile;
   if (header.geometry != identity.geometry) return RecordMiss::kOtherGeometry;
   if (header.publisher != identity.publisher) return RecordMiss::kOtherPublisher;

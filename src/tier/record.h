@@ -78,6 +78,7 @@ struct RecordIdentity {
   uint64_t erase_epoch = 0;
   uint64_t block_index = 0;           // in its sequence
   std::span<const TokenId> tokens{};  // [layout.token_count()]
+  bool is_sealed = false;             // what it says stands for something else (record_seal.h)
 };
 
 /// Where a store put a record. A record that is found elsewhere is not one.
@@ -145,7 +146,8 @@ struct RecordSummary {
   uint64_t block_index = 0;
   uint32_t token_count = 0;
   uint32_t section_count = 0;
-  bool is_void = false;  // a stretch of a segment that holds no record
+  bool is_void = false;    // a stretch of a segment that holds no record
+  bool is_sealed = false;  // of an encrypted store
   RecordLocation location{};
 
   uint64_t record_bytes() const { return header_bytes + payload_bytes; }

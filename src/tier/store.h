@@ -80,8 +80,8 @@ struct Loan {
 };
 
 /// Sections of a record to read. Everything it points to, `out` included, must stay until the
-/// completion, or until Cancel returns. What `out` and `crcs` hold changes only when the outcome is
-/// kOk.
+/// completion, or until Cancel returns. What `out` and `crcs` hold is of use only when the outcome
+/// is kOk; nothing of another record is left there.
 struct LoadRequest {
   RecordIdentity identity{};
   const RecordLayout* layout = nullptr;

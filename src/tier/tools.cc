@@ -9,6 +9,7 @@
 
 #include "base/bits.h"
 #include "base/log.h"
+#include "keys/key_table.h"
 #include "tier/catalogue.h"
 #include "tier/epochs.h"
 #include "tier/secret.h"
@@ -55,18 +56,20 @@ class Walk {
     if (HasLock()) QUIRE_TRY(TakeLock());
     CountBytes(names);
     LookAtEpochs();
+    LookAtKeys();
     if (HasLock()) ReadCatalogue(names);
     for (const std::string& name : names) {
       if (const auto number = ParseSegmentName(name)) WalkSegment(*number, visit);
     }
     CountMissingSegments(names);
-    if (pause && (!damages_.empty() || epochs_damaged_ > 0)) {
+    if (pause && (!damages_.empty() || epochs_damaged_ > 0 || keys_damaged_ > 0)) {
       pause();
       LookAgain();
     }
     if (depth_ == Depth::kRepair) QUIRE_TRY(RenewEpochs());
+    if (depth_ == Depth::kRepair) QUIRE_TRY(RenewKeyFiles());
     if (depth_ != Depth::kHeaders) report_.secret_changed = SecretChanged(files_, directory_);
-    report_.damaged += epochs_damaged_ + (report_.secret_changed ? 1 : 0);
+    report_.damaged += epochs_damaged_ + keys_damaged_ + (report_.secret_changed ? 1 : 0);
     for (const auto& [place, records] : damages_) report_.damaged += records;
     return report_;
   }
@@ -92,6 +95,7 @@ class Walk {
     for (const std::string& name : names) {
       const bool ours = name == kLockName || ParseSegmentName(name) ||
                         name.starts_with(kCatalogueName) ||
+                        std::ranges::find(keys::kKeyNames, name) != keys::kKeyNames.end() ||
                         std::ranges::find(kEpochNames, name) != kEpochNames.end();
       if (!ours) continue;
       const auto file = files_.Open(PathOf(name), {.read_only = true});
@@ -105,6 +109,31 @@ class Walk {
     epochs_ = ReadEpochs(files_, directory_);
     epochs_damaged_ = 0;
     for (const auto& image : epochs_.images) epochs_damaged_ += image && image->is_whole ? 0 : 1;
+  }
+
+  // What is wrapped cannot be looked at without the caller's key; the files can.
+  void LookAtKeys() {
+    keys_ = keys::ReadKeys(files_, directory_);
+    keys_damaged_ = 0;
+    if (!keys_.any()) return;
+    report_.is_encrypted = true;
+    const keys::KeyTable* const table = keys_.newest();
+    keys_damaged_ = table == nullptr ? keys::kKeyNames.size() : keys_.damaged();
+    if (table == nullptr) return;
+    report_.keys = table->keys.size();
+    report_.wrapped_by =
+        table->kind == keys::WrapKind::kKey ? fmt::format("key {}", ToHex(table->id)) : "command";
+  }
+
+  Result<void> RenewKeyFiles() {
+    if (keys_.newest() == nullptr) return {};  // nothing can be made of nothing
+    Result<void> written;
+    for (size_t i = 0; i < keys_.tables.size(); ++i) {
+      if (keys_.tables[i] == *keys_.newest()) continue;
+      auto one = keys::WriteKeys(files_, directory_, i, *keys_.newest());
+      if (!one) written = std::move(one);
+    }
+    return written;
   }
 
   // Both copies as the newest table that can be believed. Where there is none, what is left belongs
@@ -180,6 +209,7 @@ class Walk {
         continue;
       }
       ++report_.records;
+      report_.is_encrypted |= record.is_sealed;
       if (visit) visit(record);
     }
     for (const RecordSummary& record : scan.damaged) {
@@ -259,6 +289,7 @@ class Walk {
   // What was damaged when it was looked at first, and is not any more, was being written.
   void LookAgain() {
     LookAtEpochs();
+    LookAtKeys();
     const Damages before = std::exchange(damages_, {});
     for (auto place = before.begin(); place != before.end();) {
       const uint32_t number = place->first.segment;
@@ -303,6 +334,8 @@ class Walk {
   std::optional<FileId> lock_;
   EpochCopies epochs_;           // no table: both are damaged
   uint64_t epochs_damaged_ = 0;  // copies
+  keys::KeyCopies keys_;
+  uint64_t keys_damaged_ = 0;  // copies
   std::map<uint32_t, CatalogueRow> rows_;
   bool is_catalogue_whole_ = false;  // what it does not have was not confirmed
   Damages damages_;

@@ -77,6 +77,57 @@ def test_plan_of_200k_tokens_for_24_layers(tmp_path):
         assert got["bytes_total"] == pytest.approx(2.5e9, rel=0.02)
 
 
+def ranks_plan(tmp_path, ranks, tokens=200_000, codec="f16", **changes):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN3_0_6B | changes), encoding="utf-8")
+    return quire_cli.run("plan", "--config", path, "--tokens", tokens, "--kv", codec, "--ranks", ranks, "--json")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 28])
+def test_plan_of_a_pipeline_divides_layers(tmp_path, ranks):
+    whole = plan(tmp_path, 200_000, "f16")
+    each = ranks_plan(tmp_path, ranks).json["pipeline"]
+    assert [rank["rank"] for rank in each] == list(range(ranks))
+    assert sum(rank["layers"] for rank in each) == 28
+    assert max(rank["layers"] for rank in each) == -(-28 // ranks)
+    assert sum(rank["bytes_total"] for rank in each) == whole["bytes_total"]
+    # A layer's matrices: q and out, k and v, gate, up and down; two bytes a value.
+    layer = 2 * 1024 * (2 * 16 * 128 + 2 * 8 * 128 + 3 * 3072)
+    embedding = 2 * 1024 * 151936
+    for rank in each:
+        ends = 1 if ranks == 1 else (rank["rank"] == 0) + (rank["rank"] == ranks - 1)
+        assert rank["bytes_weights"] == rank["layers"] * layer + ends * embedding
+
+
+def test_plan_of_a_pipeline_whose_head_is_a_matrix_of_its_own(tmp_path):
+    each = ranks_plan(tmp_path, 1, tie_word_embeddings=False).json["pipeline"]
+    tied = ranks_plan(tmp_path, 1).json["pipeline"]
+    assert each[0]["bytes_weights"] - tied[0]["bytes_weights"] == 2 * 1024 * 151936
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("tokens", [100, 256 * 16, 200_000])
+def test_plan_of_sequence_parallel_divides_splits(tmp_path, ranks, tokens):
+    whole = plan(tmp_path, tokens, "f16")
+    each = ranks_plan(tmp_path, ranks, tokens).json["sequence"]
+    assert sum(rank["splits"] for rank in each) == -(-tokens // 256)
+    assert sum(rank["bytes_total"] for rank in each) == whole["bytes_total"]
+    split = 256 // 16 * whole["bytes_per_block"]
+    assert all(rank["bytes_total"] <= whole["bytes_total"] / ranks + split for rank in each)
+    assert len({rank["bytes_weights"] for rank in each}) == 1
+
+
+def test_plan_says_which_modes_cannot_have_so_many_ranks(tmp_path):
+    three = ranks_plan(tmp_path, 3).json
+    assert three["sequence"] is None and len(three["pipeline"]) == 3
+    sixteen = ranks_plan(tmp_path, 16, num_hidden_layers=8).json
+    assert sixteen["pipeline"] is None and len(sixteen["sequence"]) == 16
+    none = ranks_plan(tmp_path, 29)
+    assert none.exit_code == 3 and "at most 28 ranks" in none.stderr, none.describe()
+    table = quire_cli.run("plan", "--config", tmp_path / "config.json", "--tokens", 1000, "--ranks", 2)
+    assert table.stdout.count("pipeline rank") == 2 and table.stdout.count("sequence rank") == 2
+
+
 @pytest.mark.parametrize("kv_heads", [1, 2, 16])
 def test_plan_reads_the_kv_heads(tmp_path, kv_heads):
     got = plan(tmp_path, 100, "f16", num_key_value_heads=kv_heads)

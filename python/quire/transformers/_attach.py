@@ -16,7 +16,7 @@ import quire
 from quire._names import former
 from quire._shared import Lease
 
-from . import _attention, _identity, _model, _probe, _trial
+from . import _alibi, _attention, _identity, _model, _probe, _trial
 from ._prompt import PromptCache, Row
 from ._stream import stream
 
@@ -30,8 +30,10 @@ class _Hooks:
     def __init__(self, model: Any, own_attention: bool):
         self.before = model.config._attn_implementation
         self.caches = 0
+        self.replaced: list[Any] = []
         if not own_attention:
             model.set_attn_implementation(_attention.NAME)
+            self.replaced = _alibi.replace(model)
         self.handles = [
             model.register_forward_pre_hook(_begin, with_kwargs=True),
             model.register_forward_hook(_end, with_kwargs=True, always_call=True),
@@ -45,6 +47,7 @@ class _Hooks:
             handle.remove()
         for name in _identity.OWN_FIELDS:
             delattr(model, name)
+        _alibi.restore(self.replaced)
         model.set_attn_implementation(self.before)
         _identity.watch_of(model).rest()
 

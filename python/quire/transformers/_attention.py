@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import quire
 NAME = "quire"
 
 # Arguments of attention functions that change the result, and that Quire's kernels do not have.
-_REFUSED = ("softcap", "s_aux", "position_bias", "head_mask", "output_attentions", "cu_seq_lens_q")
+_REFUSED = ("softcap", "position_bias", "head_mask", "output_attentions", "cu_seq_lens_q")
 
 
 def _check(
@@ -36,6 +37,38 @@ def _check(
         )
 
 
+def _own_attention(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    mask: torch.Tensor | None, **options: Any,
+) -> tuple[torch.Tensor, Any]:
+    """Attention over another cache's K and V: torch's, or the model's own where it has sinks, which
+    torch's lacks."""
+    if options.get("s_aux") is None:
+        of_torch: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, mask, **options)
+        return of_torch
+    if mask is None:  # sdpa_mask leaves a causal one out
+        rows, columns = query.shape[2], key.shape[2]
+        mask = torch.ones((1, 1, rows, columns), dtype=torch.bool).tril(columns - rows)
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill(
+            ~mask, torch.finfo(query.dtype).min)
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    of_model: tuple[torch.Tensor, Any] = eager(module, query, key, value, mask, **options)
+    return of_model
+
+
+def _sinks(options: dict[str, Any], heads: int) -> dict[str, torch.Tensor]:
+    """The sinks' logits as Quire's kernels take them."""
+    sinks = options.get("s_aux")
+    if sinks is None:
+        return {}
+    if sinks.shape != (heads,):
+        raise quire.UnsupportedError(
+            f"attention with s_aux of shape {tuple(sinks.shape)} for {heads} heads")
+    return {"sink_logits": sinks.detach().float()}
+
+
 def quire_attention(
     module: Any,
     query: torch.Tensor,
@@ -46,14 +79,12 @@ def quire_attention(
     scaling: float | None = None,
     is_causal: bool | None = None,
     **options: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[torch.Tensor, Any]:
     """Attention of one layer; `key` is what PromptCache.update returned, or any other cache's."""
     layer = getattr(key, "quire", None)
     if layer is None:
-        out: tuple[torch.Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
-            is_causal=is_causal, **options)
-        return out
+        return _own_attention(module, query, key, value, attention_mask, dropout=dropout,
+                              scaling=scaling, is_causal=is_causal, **options)
     if value is not layer.value:
         raise quire.UnsupportedError(
             f"{type(module).__name__} attends with other values than those it caches (layer "
@@ -61,7 +92,8 @@ def quire_attention(
     _check(module, layer, dropout, is_causal, options)
     if query.requires_grad and torch.is_grad_enabled():
         raise quire.UnsupportedError("Quire's attention has no gradient: use torch.no_grad()")
-    return layer.attend(query, attention_mask, scaling), None
+    sinks = _sinks(options, query.shape[1])
+    return layer.attend(query, attention_mask, scaling, **sinks), None
 
 
 AttentionInterface.register(NAME, quire_attention)

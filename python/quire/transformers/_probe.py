@@ -70,7 +70,8 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return key_states, value_states
 
     def attend(
-        self, query: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+        self, query: torch.Tensor, mask: torch.Tensor | None, scale: float | None,
+        **of_heads: torch.Tensor,
     ) -> torch.Tensor:
         """Queries [batch, heads, tokens, dim]; the mask is not needed: the rows have no padding."""
         queries = query.detach().transpose(1, 2).to(torch.float32).contiguous()
@@ -78,7 +79,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         out = queries.new_empty((*queries.shape[:3], width))
         self._owner.attention.attend_batch(
             self.index, self._sequences, list(queries), list(out),
-            first_positions=[self._start] * len(queries), scale=scale)
+            first_positions=[self._start] * len(queries), scale=scale, **of_heads)
         return out.to(query.dtype)
 
     def get_seq_length(self) -> int:

@@ -130,9 +130,13 @@ class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
         return key_states, value_states
 
     def attend(
-        self, query: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+        self, query: torch.Tensor, mask: torch.Tensor | None, scale: float | None,
+        **of_heads: torch.Tensor,
     ) -> torch.Tensor:
-        """Queries [batch, heads, tokens, dim] over what is written; [batch, tokens, heads, dim]."""
+        """Queries [batch, heads, tokens, dim] over what is written; [batch, tokens, heads, dim].
+
+        of_heads: sink_logits and alibi_slopes, as Attention.attend has them.
+        """
         cache = self.cache
         step = cache.step
         if step is None or self.columns != step.end:
@@ -151,6 +155,7 @@ class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
             [out[r, skips[r]:] for r in live],
             first_positions=[step.begin + skips[r] - cache.rows[r].pad for r in live],
             scale=scale,
+            **of_heads,
         )
         self.attended = step.end
         return out.to(query.dtype)
@@ -198,6 +203,10 @@ class PromptCache(Cache):  # type: ignore[misc]
     def begin(self, ids: torch.Tensor, options: dict[str, Any]) -> dict[str, Any]:
         """Before a forward: ids are [rows, tokens]; returns the arguments for the model."""
         self._check_open()
+        if options.get("use_cache") is False:
+            raise quire.UnsupportedError(
+                "use_cache=False feeds all tokens again in each forward: call generate with "
+                "use_cache=True (the configs of some models, as MPT's, say False)")
         self.thread = threading.get_ident()
         if ids.shape[0] % len(self.rows):
             raise quire.InvalidArgumentError(
@@ -215,7 +224,7 @@ class PromptCache(Cache):  # type: ignore[misc]
         self.owner.check_step(ids.shape[1])
         step = Step(begin, begin + ids.shape[1], ids)
         self.owner.check_length(step.end - min(row.pad for row in self.rows))
-        if self.owner.copies:
+        if self.owner.copies or not self.owner.takes_positions:
             self._check_padding(options.get("attention_mask"), step.end)
         self._drop_other_prefixes(step)
         positions = self._positions(step, options.get("position_ids"))
@@ -355,7 +364,8 @@ class PromptCache(Cache):  # type: ignore[misc]
         return None
 
     def _check_padding(self, mask: Any, end: int) -> None:
-        """The mask for layers that attend by themselves may say where the padding is, no more."""
+        """The mask may say where the padding is, no more: layers that attend by themselves would take
+        more, and without position_ids nothing else says which columns these are."""
         wanted = torch.arange(end) >= torch.tensor([[row.pad] for row in self.rows])
         fits = bool(wanted.all()) if mask is None else (
             isinstance(mask, torch.Tensor) and mask.shape == wanted.shape

@@ -2,15 +2,10 @@
 changed under the engine."""
 
 import gc
-import hashlib
 import json
-import os
-import platform
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import vllm
 from vllm.config import get_layers_from_vllm_config
@@ -27,15 +22,11 @@ from vllm.v1.kv_cache_interface import (
 
 from quire._errors import UnsupportedError
 from quire._files import file_digest
-from quire._tensors import Mark, mark, sample
+from quire._weights import Watch, changed_after, described, processor, weight_files
 
 _SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, SlidingWindowMLASpec)
 # Whose weights are all in files of the model's folder.
 _LOAD_FORMATS = ("auto", "hf", "mistral", "pt", "safetensors")
-_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.py")  # code decides values, too
-_NO_VALUES = ("_name_or_path", "transformers_version")  # of a model's config
-_CLOCK_S = 2.0  # by which a process's start and a file's time may be wrong
-_SAMPLED_MAX = 64  # tensors
 
 
 def check(config: Any, caches: Any) -> None:
@@ -105,15 +96,10 @@ def model_facts(config: Any, caches: Any, started_s: float) -> tuple[dict[str, A
     workers' processes began, it may differ from what they loaded.
     """
     model = config.model_config
-    described = model.hf_config.to_dict()
-    for name in _NO_VALUES:
-        described.pop(name, None)
-    files = _weight_files(model, config.load_config)
-    changed = [path.name for path in files
-               if max(path.stat().st_ctime, path.stat().st_mtime) > started_s - _CLOCK_S]
+    files = weight_files(model.model, model.revision, config.load_config.download_dir)
     facts = {
         "engine": ["vllm", vllm.__version__, torch.__version__],
-        "config": described,
+        "config": described(model.hf_config),
         "weights": [(path.name, file_digest(path)) for path in files],
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
@@ -124,19 +110,7 @@ def model_facts(config: Any, caches: Any, started_s: float) -> tuple[dict[str, A
                      config.parallel_config.tensor_parallel_size],
         "groups": [repr(group.kv_cache_spec) for group in caches.kv_cache_groups],
     }
-    return facts, f"{changed[0]} changed after the engine began to start" if changed else ""
-
-
-def _weight_files(model: Any, load: Any) -> list[Path]:
-    folder = Path(model.model)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-        folder = Path(snapshot_download(model.model, revision=model.revision,
-                                        cache_dir=load.download_dir, local_files_only=True))
-    files = sorted(path for form in _WEIGHT_FILES for path in folder.glob(form))
-    if not any(path.suffix != ".py" for path in files):
-        raise UnsupportedError(f"quire.vllm finds no weights in {folder}")
-    return files
+    return facts, changed_after(files, started_s)
 
 
 def worker_facts(config: Any, cache_tensors: dict[str, torch.Tensor]) -> str:
@@ -144,63 +118,22 @@ def worker_facts(config: Any, cache_tensors: dict[str, torch.Tensor]) -> str:
     layers = get_layers_from_vllm_config(config, AttentionLayerBase, list(cache_tensors))
     return json.dumps({
         "device": current_platform.get_device_name(),
-        "isa": _isa(),
+        # vLLM's kernels for processors pack K, and V for some, by these.
+        "isa": processor() if current_platform.is_cpu() else [],
         "layers": [(name, str(tensor.dtype), list(tensor.shape[1:]), list(tensor.stride()[1:]),
                     layers[name].get_attn_backend().get_name() if name in layers else "")
                    for name, tensor in cache_tensors.items()],
     })
 
 
-def _isa() -> list[str]:
-    """vLLM's kernels for processors pack K, and V for some, by these."""
-    if not current_platform.is_cpu():
-        return []
-    return [platform.machine(), torch.backends.cpu.get_cpu_capability(),
-            f"amx {torch.cpu._is_amx_tile_supported()}"]
-
-
-def digest(facts: Any) -> str:
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
-
-
-def process_start_s() -> float:
-    return float(psutil.Process(os.getpid()).create_time())
-
-
-class Watch:
-    """Tells whether a model's weights changed since they were loaded: other tensors, other memory,
-    or other values among samples of some of them, as vLLM writes weights through `.data`, which
-    torch does not count."""
-
-    def __init__(self, config: Any) -> None:
-        """Raises UnsupportedError: the model is not found, or loads weights of other models."""
-        self._roots = _models_of(set(
-            get_layers_from_vllm_config(config, AttentionLayerBase).values()))
-        if not self._roots:
-            raise UnsupportedError("quire.vllm does not find the model in its worker")
-        if any(getattr(root, "secondary_weights", ()) for root in self._roots):
-            raise UnsupportedError("quire.vllm does not keep models with weights of a second "
-                                   "model")
-        self._marks: list[tuple[str, Mark]] = []
-        self._samples: list[bytes] = []
-
-    def remember(self) -> None:
-        """Takes the weights as they are for those that were loaded."""
-        named = self._named()
-        self._marks = [(name, mark(tensor)) for name, tensor in named]
-        self._samples = [sample(tensor) for _, tensor in named]
-
-    def changed(self, *, thorough: bool) -> bool:
-        """thorough: samples of all tensors are compared."""
-        named = self._named()
-        step = 1 if thorough else len(named) // _SAMPLED_MAX + 1
-        return (self._marks != [(name, mark(tensor)) for name, tensor in named] or
-                self._samples[::step] != [sample(tensor) for _, tensor in named[::step]])
-
-    def _named(self) -> list[tuple[str, torch.Tensor]]:
-        return [(name, tensor.detach()) for root in self._roots
-                for name, tensor in root.named_parameters()]
+def watch(config: Any) -> Watch:
+    """Raises UnsupportedError: the model is not found, or loads weights of other models."""
+    models = _models_of(set(get_layers_from_vllm_config(config, AttentionLayerBase).values()))
+    if not models:
+        raise UnsupportedError("quire.vllm does not find the model in its worker")
+    if any(getattr(model, "secondary_weights", ()) for model in models):
+        raise UnsupportedError("quire.vllm does not keep models with weights of a second model")
+    return Watch(models)
 
 
 def _models_of(layers: set[Any]) -> list[torch.nn.Module]:

@@ -1,10 +1,8 @@
 """What scheduler and workers tell each other, and the store that they share."""
 
-import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,10 +12,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from quire._errors import Error, InvalidArgumentError
+from quire._errors import InvalidArgumentError
 from quire.store import BlockStore
 
-_log = logging.getLogger("quire.vllm")
+log = logging.getLogger("quire.vllm")
 
 _OPTIONS = {"store", "cap_bytes"}
 
@@ -89,23 +87,3 @@ def open_store(vllm_config: Any) -> BlockStore:
 
 
 _opened: weakref.WeakValueDictionary[str, BlockStore] = weakref.WeakValueDictionary()
-
-
-class Warnings:
-    """Tells each kind of failure once."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def tell(self, what: str, why: object) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            _log.warning("quire: %s: %s", what, why)
-
-    @contextlib.contextmanager
-    def failing_softly(self, what: str) -> Iterator[None]:
-        """What fails in this block costs what it was to do."""
-        try:
-            yield
-        except Error as error:
-            self.tell(what, error)

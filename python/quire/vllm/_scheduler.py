@@ -1,17 +1,16 @@
 """The scheduler's side: which blocks of a request are stored, and which are to be."""
 
 import hashlib
-import logging
 import struct
 from typing import Any
 
 from quire._errors import UnsupportedError
+from quire._warnings import Warnings
+from quire._weights import identity_of
 from quire.store import BlockStore, Outcome
 
 from . import _identity
-from ._plan import Introduction, Plan, Report, Transfer, Warnings, namespace_of
-
-_log = logging.getLogger("quire.vllm")
+from ._plan import Introduction, Plan, Report, Transfer, log, namespace_of
 
 _NULL_BLOCK = 0  # stands in a block table for what lies outside a window
 
@@ -54,7 +53,7 @@ class Scheduler:
         self._requests: dict[str, _Request] = {}
         self._loads: list[tuple[str, list[Transfer]]] = []
         self._doubts_weights = False
-        self._warnings = Warnings()
+        self._warnings = Warnings(log)
 
     def meet(self, workers: dict[tuple[int, int], Introduction]) -> None:
         """Learns what decides the bytes of the workers; (pipeline rank, tensor rank) of each. K and
@@ -68,10 +67,10 @@ class Scheduler:
         started_s = min(worker.started_s for worker in workers.values())
         facts, why_not = _identity.model_facts(self._config, self._caches, started_s)
         if why_not:
-            _log.warning("quire: %s, so what it holds may not be what was loaded. Nothing is "
+            log.warning("quire: %s, so what it holds may not be what was loaded. Nothing is "
                          "found or stored until the engine starts again", why_not)
             return
-        self._identity = _identity.digest(
+        self._identity = identity_of(
             [facts, *([list(rank), workers[rank].facts] for rank in sorted(workers))])
         self._namespaces = [namespace_of(self._identity, *rank) for rank in sorted(workers)]
 
@@ -136,7 +135,7 @@ class Scheduler:
         """A worker's weights changed: blocks that the engine has computed may be of either."""
         if report is not None and self._identity:
             self._identity = ""
-            _log.warning("quire: the model's weights were changed. Nothing is found or stored "
+            log.warning("quire: the model's weights were changed. Nothing is found or stored "
                          "until the engine starts again")
 
     def doubt(self) -> None:

@@ -10,10 +10,12 @@ from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.v1.kv_cache_interface import group_kernel_blocks
 
 from quire._errors import Error
+from quire._warnings import Warnings
+from quire._weights import process_start_s
 from quire.store import BlockStore, DeadlineError, Outcome, Result
 
 from . import _identity
-from ._plan import Introduction, Plan, Report, Transfer, Warnings, namespace_of
+from ._plan import Introduction, Plan, Report, Transfer, log, namespace_of
 
 _PIECE_BYTES = 32 << 20  # that one call of the store reads or writes, and at least one block
 _PIECES_READ_MAX = 4  # at once
@@ -67,7 +69,7 @@ class Worker:
     def __init__(self, config: Any, caches: Any, store: BlockStore) -> None:
         self._config, self._caches, self._store = config, caches, store
         self._rank = get_pp_group().rank_in_group, get_tp_group().rank_in_group
-        self._watch = _identity.Watch(config)
+        self._watch = _identity.watch(config)
         self._weights_changed = False
         self._tensors: dict[str, torch.Tensor] = {}
         self._groups: list[_Blocks] = []
@@ -77,7 +79,7 @@ class Worker:
         self._finished: set[str] = set()
         self._failed: set[str] = set()
         self._failed_blocks: set[int] = set()
-        self._warnings = Warnings()
+        self._warnings = Warnings(log)
         # vLLM takes failures by block for one group alone. Those behind a block that failed are
         # computed with what is before it, which a window has partly left.
         windows = [_identity.window_of(group.kv_cache_spec) for group in caches.kv_cache_groups]
@@ -95,7 +97,7 @@ class Worker:
     def introduce(self) -> Introduction:
         self._watch.remember()
         return Introduction(_identity.worker_facts(self._config, self._tensors),
-                            _identity.process_start_s())
+                            process_start_s())
 
     def load(self, plan: Plan) -> None:
         """Begins to load; `results` tells what has ended."""

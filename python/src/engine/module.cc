@@ -71,10 +71,17 @@ void Open(PyEngine* self, const std::filesystem::path& model,
           const std::string& policy, const std::string& load, std::string_view eviction_batch,
           uint32_t window_tokens, uint32_t sink_tokens, std::string_view layout,
           std::string_view placement, const std::string& remote,
-          const std::optional<std::filesystem::path>& fleet_key, bool remote_writes_all) {
+          const std::optional<std::filesystem::path>& fleet_key, bool remote_writes_all,
+          const std::optional<std::filesystem::path>& keys, const std::string& keys_command,
+          const std::optional<nb::bytes>& key) {
+  if (key && key->size() != 32) {
+    Raise(ErrorCode::kInvalidArgument,
+          "a key of " + std::to_string(key->size()) + " bytes, not 32");
+  }
   const std::string model_name = model.string();
   const std::string store_name = store ? store->string() : std::string();
   const std::string key_name = fleet_key ? fleet_key->string() : std::string();
+  const std::string keys_name = keys ? keys->string() : std::string();
   quire_engine_options options{};
   options.size = sizeof options;
   options.model = model_name.c_str();
@@ -99,6 +106,9 @@ void Open(PyEngine* self, const std::filesystem::path& model,
   options.remote = remote.c_str();
   options.fleet_key_file = key_name.c_str();
   options.remote_writes_all = remote_writes_all;
+  options.keys_file = keys_name.c_str();
+  options.keys_command = keys_command.c_str();
+  options.key = key ? static_cast<const uint8_t*>(key->data()) : nullptr;
   const GilFree free;
   quire_engine* opened = nullptr;
   quire_error error{};
@@ -431,16 +441,20 @@ void BindEngine(nb::module_& module) {
           nb::arg("window_tokens") = 0, nb::arg("sink_tokens") = 0,
           nb::arg("layout") = "block_major", nb::arg("placement") = "free_list",
           nb::arg("remote") = "", nb::arg("fleet_key") = nb::none(),
-          nb::arg("remote_writes_all") = false,
-          nb::sig("def __init__(self, model: str | os.PathLike[str], *, store: str | "
-                  "os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: "
-                  "int = 0, store_bytes: int = 8589934592, session_bytes: int = 1073741824, "
-                  "tokens_max: int = 0, block_tokens: int = 16, chunk_tokens: int = 512, "
-                  "threads: int = 0, codec: str | None = None, resident_tokens: int = 0, policy: "
-                  "str = 'lru', load: str = 'auto', eviction_batch: str = 'exact', "
-                  "window_tokens: int = 0, sink_tokens: int = 0, layout: str = 'block_major', "
-                  "placement: str = 'free_list', remote: str = '', fleet_key: str | "
-                  "os.PathLike[str] | None = None, remote_writes_all: bool = False) -> None"),
+          nb::arg("remote_writes_all") = false, nb::arg("keys") = nb::none(),
+          nb::arg("keys_command") = "", nb::arg("key") = nb::none(),
+          nb::sig(
+              "def __init__(self, model: str | os.PathLike[str], *, store: str | "
+              "os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: "
+              "int = 0, store_bytes: int = 8589934592, session_bytes: int = 1073741824, "
+              "tokens_max: int = 0, block_tokens: int = 16, chunk_tokens: int = 512, "
+              "threads: int = 0, codec: str | None = None, resident_tokens: int = 0, policy: "
+              "str = 'lru', load: str = 'auto', eviction_batch: str = 'exact', "
+              "window_tokens: int = 0, sink_tokens: int = 0, layout: str = 'block_major', "
+              "placement: str = 'free_list', remote: str = '', fleet_key: str | "
+              "os.PathLike[str] | None = None, remote_writes_all: bool = False, keys: str | "
+              "os.PathLike[str] | None = None, keys_command: str = '', key: bytes | None = None) "
+              "-> None"),
           "Loads a model of Hugging Face's form and opens the store, where blocks and sessions "
           "outlive the process.\n\n"
           "hot_bytes: budget of K and V in memory, up to hot_bytes_max later (resize). tokens_max: "
@@ -450,7 +464,7 @@ void BindEngine(nb::module_& module) {
           "eviction_batch: docs/policies.md, docs/durability.md. window_tokens, sink_tokens: every "
           "layer sees these alone, and memory stays the same however long the text is. remote, "
           "fleet_key, remote_writes_all: as of quire.DiskStore; sessions are in the store "
-          "alone.\n\n"
+          "alone. keys, keys_command, key: as of quire.DiskStore, for store and sessions.\n\n"
           "Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; "
           "NoSpaceError hot_bytes; BusyError another process has the store; IoError.")
       .def(

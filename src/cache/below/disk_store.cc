@@ -11,6 +11,7 @@
 #include "env/clock.h"
 #include "remote/open.h"
 #include "tier/cold.h"
+#include "tier/sealed_store.h"
 #include "tier/secret.h"
 #include "tier/warm.h"
 
@@ -26,13 +27,23 @@ Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& optio
   auto state = std::make_unique<cache::StoreState>(std::move(files));
   std::unique_ptr<tier::Store> store;
   if (!options.directory.empty()) {
-    QUIRE_ASSIGN(store, tier::ColdStore::Open({.directory = options.directory,
-                                               .bytes_cap = options.bytes_cap,
-                                               .commit_interval_us = commit_us,
-                                               .staging_bytes = options.staging_bytes,
-                                               .reads_max = 64,
-                                               .scrub_bytes_per_s = options.scrub_bytes_per_s},
-                                              *state->files, SystemClock()));
+    const tier::ColdOptions cold = {.directory = options.directory,
+                                    .bytes_cap = options.bytes_cap,
+                                    .commit_interval_us = commit_us,
+                                    .staging_bytes = options.staging_bytes,
+                                    .reads_max = 64,
+                                    .scrub_bytes_per_s = options.scrub_bytes_per_s};
+    if (options.keys.empty()) {
+      QUIRE_ASSIGN(store, tier::ColdStore::Open(cold, *state->files, SystemClock()));
+    } else {
+      QUIRE_ASSIGN(auto sealed,
+                   tier::SealedStore::Open(cold, *state->files, SystemClock(), options.keys));
+      state->sealed_secret = sealed->keys().domain_secret();
+      store = std::move(sealed);
+    }
+  } else if (!options.keys.empty()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "a store without a directory has nothing to encrypt: give one, or no keys");
   } else if (options.warm_bytes == 0 && options.remote.empty()) {
     return Fail(ErrorCode::kInvalidArgument,
                 "a store has neither a directory nor memory nor a remote");
@@ -92,6 +103,7 @@ std::unique_ptr<DiskStore> StoreState::Wrap(std::unique_ptr<transfer::Transfers>
 
 Result<Digest> StoreState::Secret() const {
   if (fleet_secret) return *fleet_secret;
+  if (sealed_secret) return *sealed_secret;
   if (directory.empty()) return secret;
   return tier::KeepSecret(directory);
 }

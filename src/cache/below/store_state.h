@@ -39,6 +39,7 @@ struct StoreState {
 
   std::string directory;
   Digest secret{};                       // without a directory
+  std::optional<Digest> sealed_secret{};  // of the keys of an encrypted directory
   std::optional<Digest> fleet_secret{};  // of a fleet's key: before any other
   const std::unique_ptr<Files> files;
   const tier::WarmStore* warm = nullptr;        // of the transfers; null: none

@@ -42,7 +42,10 @@ template <>
     offsetof(quire_engine_options, remote),
     offsetof(quire_engine_options, fleet_key_file),
     offsetof(quire_engine_options, remote_writes_all),
-    offsetof(quire_engine_options, remote_writes_all) + sizeof(uint32_t)};
+    offsetof(quire_engine_options, remote_writes_all) + sizeof(uint32_t),
+    offsetof(quire_engine_options, keys_command),
+    offsetof(quire_engine_options, key),
+    offsetof(quire_engine_options, key) + sizeof(const uint8_t*)};
 template <>
 [[gnu::visibility(
     "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_turn_options> = {
@@ -297,6 +300,7 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
         .threads = asked.threads,
         .window = {.window_tokens = asked.window_tokens, .sink_tokens = asked.sink_tokens}};
     if (asked.store_bytes != 0) host.store.bytes_cap = asked.store_bytes;
+    host.store.keys = quire::embed::ToStoreKeys(asked);
     if (asked.remote_writes_all != 0) host.store.remote_writes = quire::RemoteWrites::kAll;
     if (asked.session_bytes != 0) host.session_bytes = asked.session_bytes;
     if (asked.hot_bytes != 0) host.hot_bytes = asked.hot_bytes;

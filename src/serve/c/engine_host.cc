@@ -130,6 +130,7 @@ Result<void> EngineHost::OpenSessions(const HostOptions& options,
       SessionStore::Open(*session_files_, {.directory = options.store.directory + "/sessions",
                                            .fingerprint = FingerprintOf(identity_, tokenizer_json),
                                            .bytes_max = options.session_bytes,
+                                           .keys = options.store.keys,
                                            .unix_us = UnixMicros}));
   MutexLock lock(mutex_);
   for (const StoredSession& found : sessions_->found()) {

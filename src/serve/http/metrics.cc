@@ -242,6 +242,17 @@ void AddRemote(Snapshot& to, const RemoteStats& stats) {
              stats.write_us_total);
 }
 
+void AddEvents(Snapshot& to, const EventStats& stats) {
+  to.Counter("quire_events_messages_total", "Messages published to subscribers.",
+             D(stats.messages));
+  const std::string blocks = "Blocks that subscribers were told of, by what became of them.";
+  to.Counter("quire_events_blocks_total", blocks, D(stats.stored), {{"change", "stored"}});
+  to.Counter("quire_events_blocks_total", blocks, D(stats.removed), {{"change", "removed"}});
+  to.Counter("quire_events_replays_total", "Answers to subscribers that missed messages.",
+             D(stats.replays));
+  to.Counter("quire_events_snapshots_total", "Of these, with all blocks.", D(stats.snapshots));
+}
+
 void AddTenant(Snapshot& to, const TenantStats& stats) {
   const Labels tenant = {{"tenant", stats.name}};
   const auto with = [&](const std::string& label, const std::string& value) {
@@ -384,6 +395,7 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot,
   if (snapshot.engine) AddEngine(now, *snapshot.engine);
   if (snapshot.store) AddStore(now, *snapshot.store);
   if (snapshot.store && snapshot.store->remote) AddRemote(now, *snapshot.store->remote);
+  if (snapshot.events) AddEvents(now, *snapshot.events);
   for (const TenantStats& tenant : snapshot.tenants) {
     AddTenant(now, tenant);
     if (snapshot.has_store) AddTenantBelow(now, tenant);

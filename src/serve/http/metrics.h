@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/disk_store.h"
+#include "quire/events.h"
 #include "quire/stats.h"
 #include "serve/engine.h"
 #include "serve/http/api_error.h"
@@ -46,6 +47,7 @@ struct MetricsSnapshot {
   std::optional<CacheStats> cache{};
   std::optional<DiskStoreStats> store{};
   std::optional<EngineStats> engine{};
+  std::optional<EventStats> events{};
   uint64_t budget_bytes = 0;
   uint64_t budget_used_bytes = 0;
   uint64_t budget_leased_bytes = 0;

@@ -399,5 +399,17 @@ TEST(Metrics, OfARemote) {
   EXPECT_THAT(text, testing::HasSubstr("quire_remote_read_seconds_sum 0.0025\n"));
 }
 
+TEST(Metrics, OfEvents) {
+  const MetricsSnapshot snapshot{
+      .events = EventStats{.messages = 4, .stored = 9, .removed = 2, .replays = 3, .snapshots = 1}};
+  const std::string text = Metrics().Text(snapshot, std::nullopt);
+  EXPECT_THAT(text, testing::HasSubstr("quire_events_messages_total 4\n"));
+  EXPECT_THAT(text, testing::HasSubstr("quire_events_blocks_total{change=\"stored\"} 9\n"));
+  EXPECT_THAT(text, testing::HasSubstr("quire_events_blocks_total{change=\"removed\"} 2\n"));
+  EXPECT_THAT(text, testing::HasSubstr("quire_events_replays_total 3\n"));
+  EXPECT_THAT(text, testing::HasSubstr("quire_events_snapshots_total 1\n"));
+  EXPECT_THAT(Metrics().Text({}, std::nullopt), testing::Not(testing::HasSubstr("quire_events")));
+}
+
 }  // namespace
 }  // namespace quire::serve::http

@@ -487,6 +487,7 @@ Reply Service::MetricsText(const Caller& caller) const {
     snapshot.cache = context_.cache.stats();
     if (context_.store != nullptr) snapshot.store = context_.store->stats();
     snapshot.engine = context_.engine_stats();
+    if (context_.events != nullptr) snapshot.events = context_.events->stats();
     std::tie(snapshot.budget_used_bytes, snapshot.budget_bytes) = context_.budget_used_of();
     for (const BudgetLease& lease : leases_.All()) snapshot.budget_leased_bytes += lease.bytes;
     snapshot.transport = &transport_;

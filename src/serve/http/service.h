@@ -62,6 +62,7 @@ struct ServiceContext {
   std::function<std::string(const std::string&)> strftime_now;    // for templates
   DiskStore* store = nullptr;                                     // of the cache; null: none
   SessionStore* sessions = nullptr;                               // of the engine; null: none
+  EventPublisher* events = nullptr;                               // of the cache; null: none
 };
 
 struct Reply {

@@ -3,19 +3,11 @@
 # versions:
 #   tests/adapters/dynamo/run.sh [FOLDER]     (build/adapters/dynamo; wants make build)
 # What cannot be installed is skipped, aloud.
-set -eu
-root=$(cd "$(dirname "$0")/../../.." && pwd)
-here=$root/tests/adapters/dynamo
-folder=${1:-$root/build/adapters/dynamo}
-mkdir -p "$folder"
+. "$(dirname "$0")/../environment.sh"
 
-[ -d "$folder/env" ] || python3 -m venv "$folder/env"
-python=$folder/env/bin/python
-if ! cmp -s "$here/requirements.txt" "$folder/installed"; then
-  if ! "$python" -m pip install -q -r "$here/requirements.txt"; then
-    echo "SKIPPED: KV events in Dynamo's index: ai-dynamo-runtime cannot be installed"
-    exit 0
-  fi
-  cp "$here/requirements.txt" "$folder/installed"
+if ! is_of_requirements; then
+  install -r "$here/requirements.txt" ||
+    skip "KV events in Dynamo's index: ai-dynamo-runtime cannot be installed"
+  made_of_requirements
 fi
-QUIRE_BINARY=${QUIRE_BINARY:-$root/build/release/quire} "$python" -m pytest -q -p no:cacheprovider "$here"
+run_tests "$here"

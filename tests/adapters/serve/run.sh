@@ -3,20 +3,12 @@
 #   tests/adapters/serve/run.sh [FOLDER]     (build/adapters/serve; wants make build)
 # LangChain, litellm, `aiperf profile`, `lmcache bench engine` and, where tests/adapters/lmcache/run.sh has
 # installed it, `vllm bench serve`. What cannot be installed is skipped, aloud.
-set -eu
-root=$(cd "$(dirname "$0")/../../.." && pwd)
-here=$root/tests/adapters/serve
-folder=${1:-$root/build/adapters/serve}
-mkdir -p "$folder"
+. "$(dirname "$0")/../environment.sh"
 
-[ -d "$folder/env" ] || python3 -m venv "$folder/env"
-python=$folder/env/bin/python
-if ! cmp -s "$here/requirements.txt" "$folder/installed"; then
-  if ! "$python" -m pip install -q -r "$here/requirements.txt"; then
-    echo "SKIPPED: clients on quire serve: LangChain and litellm cannot be installed"
-    exit 0
-  fi
-  cp "$here/requirements.txt" "$folder/installed"
+if ! is_of_requirements; then
+  install -r "$here/requirements.txt" ||
+    skip "clients on quire serve: LangChain and litellm cannot be installed"
+  made_of_requirements
 fi
 # aiperf and LMCache's command, without torch: their wishes and those above do not agree.
 [ -d "$folder/benches" ] || python3 -m venv "$folder/benches"
@@ -37,5 +29,4 @@ else
   echo "SKIPPED: vllm bench serve: tests/adapters/lmcache/run.sh has not installed vLLM"
 fi
 export LITELLM_LOCAL_MODEL_COST_MAP=True DO_NOT_TRACK=1
-QUIRE_BINARY=${QUIRE_BINARY:-$root/build/release/quire} "$python" -m pytest -q -W ignore \
-  -p no:cacheprovider "$here"
+run_tests "$here"

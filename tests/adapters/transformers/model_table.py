@@ -128,6 +128,7 @@ def judge(kind: str) -> tuple[str, str]:
         with attach(model, hot_bytes=20_000_000) as cache:
             miss = generate(model, ids, cache.for_prompt(ids))
             hit = generate(model, ids, cache.for_prompt(ids))
+            how = "on copies" if cache.copies else ""
             found = cache.stats()["hit_tokens"]
     except quire.UnsupportedError as error:
         return "refused", str(error)
@@ -137,7 +138,7 @@ def judge(kind: str) -> tuple[str, str]:
         return "wrong", "on a miss"
     if not torch.equal(base, hit):
         return "wrong", "on a hit"
-    return ("equal", "") if found == 32 else ("wrong", f"a hit of {found} tokens, not 32")
+    return ("equal", how) if found == 32 else ("wrong", f"a hit of {found} tokens, not 32")
 
 
 def page(rows: list[tuple[str, str, str]]) -> str:
@@ -148,7 +149,9 @@ def page(rows: list[tuple[str, str, str]]) -> str:
 
     counts = {name: sum(row[1] == name for row in rows)
               for name in ("equal", "refused", "wrong", "error", "not made")}
-    equal = ", ".join(f"`{kind}`" for kind, outcome, _ in rows if outcome == "equal")
+    in_place, on_copies = (
+        ", ".join(f"`{kind}`" for kind, outcome, how in rows if (outcome, how) == ("equal", wanted))
+        for wanted in ("", "on copies"))
     lines = [
         "# Model types of transformers", "",
         "Made by `tests/adapters/transformers/model_table.py --page`: a tiny random model of each "
@@ -158,7 +161,10 @@ def page(rows: list[tuple[str, str, str]]) -> str:
         "", "| outcome | types |", "|---|---|",
         *(f"| {name} | {count} |" for name, count in counts.items()), "",
         "\"Not made\": no tiny model of the type could be built or run by itself, so nothing is "
-        "known of it.", "", "## Equal", "", equal, "",
+        "known of it.", "", "## Equal, on Quire's blocks in place", "", in_place, "",
+        "## Equal, on copies", "",
+        "Their layers attend by themselves, to tensors that are copied from the blocks.", "",
+        on_copies, "",
         "## Refused, with what attach or generate says", "", "| type | reason |", "|---|---|",
         *(f"| `{kind}` | {cell(why)} |" for kind, outcome, why in rows if outcome == "refused")]
     for name in ("wrong", "error", "not made"):

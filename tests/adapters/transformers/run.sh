@@ -4,24 +4,16 @@
 # What cannot be installed is skipped, aloud. MODELS=1 tries every decoder type of transformers too
 # (some minutes; the page goes to FOLDER/models.md). BENCH=1 measures, and fails where a bound of
 # bench_generate.py does not hold.
-set -eu
-root=$(cd "$(dirname "$0")/../../.." && pwd)
-here=$root/tests/adapters/transformers
-folder=${1:-$root/build/adapters/transformers}
-mkdir -p "$folder"
+. "$(dirname "$0")/../environment.sh"
 
-skip() { echo "SKIPPED: transformers on Quire: $1"; exit 0; }
-
-[ -d "$folder/env" ] || python3 -m venv "$folder/env"
-python=$folder/env/bin/python
-if ! cmp -s "$here/requirements.txt" "$folder/installed"; then
+if ! is_of_requirements; then
   # torch first and exactly, so that nothing below can choose another build of it.
-  "$python" -m pip install -q torch==2.13.0 || skip "torch 2.13.0 cannot be installed"
-  "$python" -m pip install -q -r "$here/requirements.txt" \
-    || skip "transformers 5.23.0 cannot be installed"
-  cp "$here/requirements.txt" "$folder/installed"
+  install torch==2.13.0 || skip "transformers on Quire: torch 2.13.0 cannot be installed"
+  install -r "$here/requirements.txt" ||
+    skip "transformers on Quire: transformers 5.23.0 cannot be installed"
+  made_of_requirements
 fi
-"$python" -m pip install -q --no-deps --force-reinstall "$root/python"
+install_quire
 cd "$folder"
 "$python" -m pytest -q -p no:cacheprovider -c "$root/python/pyproject.toml" "$here"
 # Those of the package that need torch; `make test` runs the others.
@@ -30,6 +22,6 @@ cd "$folder"
   "$root/python/tests/test_processes.py" "$root/python/tests/test_store.py" \
   "$root/python/tests/test_cache.py"
 # Logits of adapters that peft wrote, beside peft's.
-QUIRE_BINARY=${QUIRE_BINARY:-$root/build/release/quire} "$python" "$root/tests/hf/adapter.py"
+"$python" "$root/tests/hf/adapter.py"
 [ -z "${MODELS:-}" ] || "$python" "$here/model_table.py" --page "$folder/models.md"
 [ -z "${BENCH:-}" ] || "$python" "$here/bench_generate.py" --check --json "$folder/bench.json"

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from conftest import generate, make_model, padded, prompt
+from transformers import DynamicCache
 
 import quire
 from quire.transformers import attach
@@ -30,12 +31,38 @@ def mimo(**config):
         "mlp_layer_types": ["dense"] * 2, **config})
 
 
-WORK = {
+def with_sinks(model):
+    """A random model whose sinks take a good part of the weights, another one for each head."""
+    for name, weight in model.named_parameters():
+        if name.endswith("sinks"):
+            weight.data.normal_(mean=2.0)
+    return model
+
+
+IN_PLACE = {
     "GPTBigCode, one head of K and V": lambda: make(
         "GPTBigCode", vocab_size=500, n_embd=64, n_layer=2, n_head=4, n_positions=512,
         pad_token_id=0, bos_token_id=1, eos_token_id=None),
     "MiMo-V2, V of another width": mimo,
-    # These attend by themselves, on copies.
+    "GPT-OSS, sinks": lambda: with_sinks(make(
+        "GptOss", **TINY, head_dim=16, num_local_experts=4, num_experts_per_tok=2,
+        layer_types=["full_attention"] * 2)),
+    "GPT-OSS, sinks and windows": lambda: with_sinks(make(
+        "GptOss", **TINY, head_dim=16, num_local_experts=4, num_experts_per_tok=2,
+        sliding_window=24)),
+    "Granite with sinks": lambda: with_sinks(make(
+        "GraniteSWA", **TINY, layer_types=["full_attention"] * 2)),
+    "MiMo-V2 with sinks in one layer": lambda: with_sinks(mimo(
+        layer_types=["full_attention", "sliding_attention"], sliding_window=24)),
+    # ALiBi: 6 heads, so that slopes are no powers of two.
+    "Bloom": lambda: make(
+        "Bloom", vocab_size=500, hidden_size=96, n_layer=2, n_head=6, tie_word_embeddings=False,
+        bos_token_id=1, eos_token_id=None, pad_token_id=0),
+    "MPT": lambda: make(
+        "Mpt", vocab_size=500, d_model=96, n_layers=2, n_heads=6, expansion_ratio=2,
+        max_seq_len=512, use_cache=True, bos_token_id=1, eos_token_id=None, pad_token_id=0),
+}
+COPIES = {  # their layers attend by themselves
     "DiffLlama": lambda: make("DiffLlama", **TINY),
     "Falcon, one head of K and V": lambda: make(
         "Falcon", vocab_size=500, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -49,11 +76,15 @@ WORK = {
 }
 
 
+WORK = {**IN_PLACE, **COPIES}
+
+
 @pytest.mark.parametrize("name", WORK)
 def test_shapes_are_those_of_the_forward(name):
     model, ids = WORK[name](), prompt(60)
     base = generate(model, ids)
     with attach(model, hot_bytes=50_000_000) as cache:
+        assert cache.copies == (name in COPIES)
         outs = [generate(model, ids, cache=cache.for_prompt(ids)) for _ in range(2)]
         assert cache.stats()["hit_tokens"] == 48
         assert cache.stats()["probes"] == 1 and cache.stats()["probes_failed"] == 0
@@ -65,11 +96,53 @@ def test_shapes_are_those_of_the_forward(name):
     assert torch.equal(beams, generate(model, ids, num_beams=2))
 
 
+@pytest.mark.parametrize("name", [name for name in IN_PLACE if "inks" in name or name in (
+    "Bloom", "MPT")])
+def test_other_caches_get_the_models_own_attention(name):
+    model = IN_PLACE[name]()
+    before = {type(module) for module in model.modules()}
+    rows, mask = padded([50, 37])
+    base = generate(model, rows, mask)
+    with attach(model, hot_bytes=50_000_000) as cache:
+        assert torch.equal(generate(model, rows, mask), base)
+        past = DynamicCache(config=model.config)
+        assert torch.equal(generate(model, rows, mask, past, prefill_chunk_size=16), base)
+        assert cache.stats()["published_blocks"] == 0
+    assert {type(module) for module in model.modules()} == before
+    assert torch.equal(generate(model, rows, mask), base)
+
+
+def test_other_sinks_are_another_model():
+    model, ids = IN_PLACE["GPT-OSS, sinks"](), prompt(60)
+    with attach(model, hot_bytes=50_000_000) as cache:
+        generate(model, ids, cache=cache.for_prompt(ids))
+        sinks = model.model.layers[0].self_attn.sinks
+        sinks.data[1] += 2.0
+        for hits in (0, 48):
+            assert torch.equal(generate(model, ids, cache=cache.for_prompt(ids)),
+                               generate(model, ids))
+            assert cache.stats()["hit_tokens"] == hits
+
+
+@pytest.mark.parametrize("name", ["MPT", "GPT-OSS, sinks", "GPT-J"])
+def test_generate_without_its_cache_is_refused(name):
+    model, ids = WORK[name](), prompt(40)
+    with attach(model, hot_bytes=50_000_000) as cache:
+        with pytest.raises(quire.UnsupportedError, match="use_cache=True"):
+            generate(model, ids, cache=cache.for_prompt(ids), use_cache=False)
+        assert torch.equal(generate(model, ids, cache=cache.for_prompt(ids)), generate(model, ids))
+
+
+def test_bloom_in_half_precision_attends_by_itself():
+    """It rounds its bias to its own type: 8 bits of a position."""
+    model = IN_PLACE["Bloom"]().to(torch.bfloat16)
+    with attach(model, hot_bytes=50_000_000) as cache:
+        assert cache.copies
+
+
 REFUSED = {
     "DiffLlama with a window": (lambda: make("DiffLlama", **TINY, sliding_window=16),
                                 "other values than those it caches"),
-    "MiMo-V2 with sinks": (lambda: mimo(
-        layer_types=["full_attention", "sliding_attention"], sliding_window=16), "s_aux"),
     "RWKV": (lambda: make("Rwkv", vocab_size=50, hidden_size=32, num_hidden_layers=2,
                           attention_hidden_size=32, intermediate_size=64), "past_key_values"),
     "CPMAnt": (lambda: make("CpmAnt", vocab_size=50, hidden_size=32, num_hidden_layers=2,

@@ -14,6 +14,7 @@ os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_
                   VLLM_LOGGING_LEVEL="WARNING", VLLM_ALLOW_INSECURE_SERIALIZATION="1")
 
 import vllm  # noqa: E402
+from engine_processes import CAP, own_process, record_keys  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
 
@@ -23,26 +24,11 @@ def disturb(model):
         parameter.data.mul_(1.01)
 
 
-def record_keys(path):
-    from quire.store import BlockStore
-    submit = BlockStore.submit_put
-
-    def recorded(self, keys, blocks, *, namespace):
-        with open(path, "a") as file:
-            file.writelines(f"{namespace}\t{key.hex()}\t{len(block)}\n"
-                            for key, block in zip(keys, blocks))
-        return submit(self, keys, blocks, namespace=namespace)
-
-    BlockStore.submit_put = recorded
-
-
 def serve(connection, log, model, store, options):
     """store: "unix:PATH", a directory, or "none". options: arguments of LLM, and `new_tokens`,
-    `cap_bytes`, `version` (what vLLM says of itself), `keys` (a file for the namespace, key and
-    length of each block that is put)."""
-    with open(log, "w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    `cap_bytes`, `version` (what vLLM says of itself), `keys` (a file for what
+    is put, as record_keys writes it)."""
+    own_process(log)
     try:
         engine, greedy = make(model, store, **options)
     except Exception:
@@ -62,7 +48,7 @@ def serve(connection, log, model, store, options):
                          "seconds": time.monotonic() - begin_s})
 
 
-def make(model, store, *, new_tokens=24, cap_bytes=1 << 28, version=None, keys=None, **options):
+def make(model, store, *, new_tokens=24, cap_bytes=CAP, version=None, keys=None, **options):
     in_one_process = not store.startswith("unix:")  # a directory has one owner
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if in_one_process else "1"
     if version:

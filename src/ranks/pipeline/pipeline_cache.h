@@ -1,0 +1,111 @@
+// The cache of rank 0, whose sequences all ranks have.
+#ifndef QUIRE_RANKS_PIPELINE_PIPELINE_CACHE_H_
+#define QUIRE_RANKS_PIPELINE_PIPELINE_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/cache.h"
+#include "quire/sequence.h"
+#include "ranks/pipeline/leader.h"
+#include "registry/forwarding_cache.h"
+
+namespace quire::ranks::pipeline {
+
+/// A sequence of the first stage. The other ranks have one of the same tokens in their own caches:
+/// it has room where all of them do, and ends with it.
+class PipelineSequence final : public Sequence {
+ public:
+  /// `reserved_tokens`: that all ranks have room for.
+  PipelineSequence(std::unique_ptr<Sequence> own, uint64_t number, uint64_t reserved_tokens,
+                   Leader& leader)
+      : own_(std::move(own)), number_(number), reserved_tokens_(reserved_tokens), leader_(leader) {}
+  ~PipelineSequence() override;
+
+  uint64_t number() const { return number_; }
+  Sequence& own() { return *own_; }
+
+  SequenceId id() const override { return own_->id(); }
+  uint64_t length() const override { return own_->length(); }
+  uint64_t cursor(uint32_t layer) const override { return own_->cursor(layer); }
+  SequenceStats stats() const override { return own_->stats(); }
+  Result<void> Reserve(uint64_t tokens) override;
+  Result<void> Append(uint32_t layer, const LayerRows& rows) override {
+    return own_->Append(layer, rows);
+  }
+  Result<void> Commit(std::span<const TokenId> tokens) override { return own_->Commit(tokens); }
+  /// Errors: kUnsupported committed tokens would go: the other ranks keep theirs
+  Result<void> Rollback(uint64_t position) override;
+  Result<std::unique_ptr<Sequence>> Fork() override { return Refuse("forked"); }
+  Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t>) override {
+    return Refuse("cut to some of its blocks");
+  }
+  uint64_t dropped_tokens() const override { return own_->dropped_tokens(); }
+  Result<void> Retain(const Retention& retention) override { return own_->Retain(retention); }
+  void Reset() override;
+  Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
+                      std::span<float> out) const override {
+    return own_->Gather(layer, role, begin, end, out);
+  }
+  Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override {
+    return own_->Padded(layer, role, tokens_max);
+  }
+  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
+    return own_->View(layer, role, range);
+  }
+  LayerStreams Streams(uint32_t layer) const override { return own_->Streams(layer); }
+  LayerBlocks Blocks(uint32_t layer) const override { return own_->Blocks(layer); }
+
+ private:
+  static std::unexpected<Error> Refuse(std::string_view what);
+
+  const std::unique_ptr<Sequence> own_;
+  const uint64_t number_;
+  uint64_t reserved_tokens_;
+  Leader& leader_;
+};
+
+/// Finds what all ranks have, and opens sequences on all of them or on none. What a rank's store has
+/// is loaded, where ranks load, before Acquire returns. Statistics, Entries, Evict, Trim, Resize and
+/// Verify are those of rank 0. kUnsupported, because the other ranks would not hear of it: tenants,
+/// erasing, pins, Load, Prefetch and Demote.
+///
+/// Threads:  one, that of the leader
+/// Lifetime: `own` and the leader must outlive it, and it its sequences
+class PipelineCache final : public registry::ForwardingCache {
+ public:
+  PipelineCache(Cache& own, Leader& leader) : ForwardingCache(own), leader_(leader) {}
+
+  /// Errors: as Cache::Acquire, of any rank; kUnsupported a tenant besides the default one; kIo a
+  ///         rank is lost
+  Result<Plan> Acquire(const AcquireRequest& request) override;
+  /// Opens the plan of the last Acquire.
+  ///
+  /// Errors: as Cache::Open, of any rank; kUnsupported contiguous, or resident_tokens; kIo a rank
+  ///         is lost
+  Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
+
+  Result<TenantId> AddTenant(const TenantOptions&) override { return Refuse("tenants"); }
+  Result<EraseReport> Erase(TenantId) override { return Refuse("erasing"); }
+  Result<void> RemoveTenant(TenantId) override { return Refuse("tenants"); }
+  Result<void> SetLimits(TenantId, uint64_t, uint64_t) override { return Refuse("limits"); }
+  Result<uint64_t> Pin(const AcquireRequest&, uint64_t) override { return Refuse("pins"); }
+  Result<void> Unpin(const AcquireRequest&) override { return Refuse("pins"); }
+  Result<Ticket> Load(Plan, const LoadOptions&) override { return Refuse("loads of their own"); }
+  Result<uint64_t> Prefetch(const AcquireRequest&) override { return Refuse("prefetches"); }
+  Result<uint64_t> Demote(const AcquireRequest&) override { return Refuse("demotions"); }
+
+ private:
+  static std::unexpected<Error> Refuse(std::string_view what);
+
+  Leader& leader_;
+  uint64_t last_number_ = 0;  // of a sequence
+};
+
+}  // namespace quire::ranks::pipeline
+
+#endif  // QUIRE_RANKS_PIPELINE_PIPELINE_CACHE_H_
