@@ -48,8 +48,18 @@ Result<std::unique_ptr<RankProcess>> RankProcess::Start(const RanksFlags& flags)
 RankProcess::RankProcess(std::unique_ptr<ranks::MpiRanks> mpi, const ranks::GroupOptions& options)
     : mpi_(std::move(mpi)), group_(mpi_->transport(), SystemClock(), options) {}
 
+RankProcess::~RankProcess() {
+  if (ended_) return;
+  group_.Fail({ErrorCode::kIo, fmt::format("ranks: rank {} ended early", group_.rank())});
+  // MPI's own end would wait for the others.
+  static_cast<void>(mpi_.release());
+}
+
 void RankProcess::End(int exit_code, const Error* error) {
-  if (exit_code == 0 && group_.Barrier(kRankLoadDeadlineUs)) return;
+  if (error == nullptr && group_.Barrier(kRankLoadDeadlineUs)) {
+    ended_ = true;
+    return;
+  }
   if (error != nullptr) group_.Fail(*error);
   std::this_thread::sleep_for(kOthersPrint);
   mpi_->Abort(std::max(exit_code, 1));

@@ -35,16 +35,22 @@ class RankProcess {
   /// Errors: as ranks::MpiRanks::Start
   static Result<std::unique_ptr<RankProcess>> Start(const RanksFlags& flags);
 
+  /// Where End was not called, the others are told that this rank is gone.
+  ~RankProcess();
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
   ranks::Group& group() { return group_; }
-  /// The last call: waits for the other ranks. With an exit code other than 0, and an error where
-  /// there is one, it tells them why, and ends all of them and this process.
+  /// The last call: waits for the other ranks. With an error it tells them why, and ends all of
+  /// them and this process, with `exit_code`.
   void End(int exit_code, const Error* error);
 
  private:
   RankProcess(std::unique_ptr<ranks::MpiRanks> mpi, const ranks::GroupOptions& options);
 
-  const std::unique_ptr<ranks::MpiRanks> mpi_;
+  std::unique_ptr<ranks::MpiRanks> mpi_;
   ranks::Group group_;
+  bool ended_ = false;
 };
 
 /// What a runtime has besides where ranks compute together.

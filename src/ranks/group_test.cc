@@ -1,5 +1,6 @@
 #include "ranks/group.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -138,10 +139,11 @@ TEST(Group, NamesARankThatDiesOnAllOthers) {
           }
           return {};
         });
-    const std::string name = "rank " + std::to_string(victim) + " ";
+    // On a busy machine ranks that did not run for so long are named too.
+    const std::string name = "rank ([0-3], )*" + std::to_string(victim) + "[ ,]";
     for (uint32_t rank = 0; rank < 4; ++rank) {
-      EXPECT_NE(errors[rank].message.find(name), std::string::npos)
-          << "after " << after << ", rank " << rank << ": " << errors[rank].message;
+      EXPECT_THAT(errors[rank].message, testing::ContainsRegex(name))
+          << "after " << after << ", rank " << rank;
       const ErrorCode code = rank == victim ? ErrorCode::kIo : ErrorCode::kDeadline;
       EXPECT_EQ(errors[rank].code, code);
     }

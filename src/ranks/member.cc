@@ -79,7 +79,7 @@ Result<void> Member::Join(const Digest& description, uint64_t deadline_us) {
 // Ranks that found more are cut to what all have. Where that takes from one of them more than the
 // others lack (twins and windows end in few places) all are cut again.
 Result<Member::Acquired> Member::Acquire(const Command& command) {
-  prompt_ = command.tokens;
+  prompt_.assign(command.tokens.begin(), command.tokens.end());
   ShareCache::Request request = {.prompt = prompt_,
                                  .reuse = command.reuse,
                                  .open_as = command.has_options ? &command.options : nullptr};

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/wiped_vector.h"
 #include "model/model.h"
 #include "quire/env.h"
 #include "ranks/command.h"
@@ -80,7 +81,7 @@ class Member {
   RankAttention attention_;
   std::map<uint64_t, std::unique_ptr<ShareSequence>> sequences_;
   uint64_t steps_ = 0;
-  std::vector<TokenId> prompt_;  // of the last Acquire
+  WipedVector<TokenId> prompt_;  // of the last Acquire
   uint64_t prompt_found_ = 0;    // of it
 };
 

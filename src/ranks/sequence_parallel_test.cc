@@ -408,10 +408,11 @@ TEST(SequenceParallel, ARankThatDiesIsNamedByAllOthers) {
                 EXPECT_FALSE(Ask(cache, machine, tokens, 50));
               },
               {.seed = after, .death = Schedule::Death{victim, after}}, {.deadline_us = 3'000'000});
-    const std::string name = "rank " + std::to_string(victim) + " ";
+    // On a busy machine ranks that did not run for so long are named too.
+    const std::string name = "rank ([0-3], )*" + std::to_string(victim) + "[ ,]";
     for (uint32_t rank = 0; rank < 4; ++rank) {
       ASSERT_FALSE(ends[rank]) << rank;
-      EXPECT_THAT(ends[rank].error().message, testing::HasSubstr(name)) << "after " << after;
+      EXPECT_THAT(ends[rank].error().message, testing::ContainsRegex(name)) << "after " << after;
       EXPECT_EQ(machines[rank]->cache->stats().sequences, 0u);
     }
   }
