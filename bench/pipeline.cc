@@ -1,5 +1,5 @@
-// Four requests on a pipeline of two ranks, threads with a core each, beside the same requests on one
-// rank with one core. The floor is half of the time of one rank: what two cores can do at best.
+// Four requests on a pipeline of two ranks, threads with a core each, beside the same requests on
+// one rank with one core. The floor is half of the time of one rank: what two cores can do at best.
 #include <fmt/format.h>
 #include <sched.h>
 

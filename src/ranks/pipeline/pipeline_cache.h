@@ -69,10 +69,10 @@ class PipelineSequence final : public Sequence {
   Leader& leader_;
 };
 
-/// Finds what all ranks have, and opens sequences on all of them or on none. What a rank's store has
-/// is loaded, where ranks load, before Acquire returns. Statistics, Entries, Evict, Trim, Resize and
-/// Verify are those of rank 0. kUnsupported, because the other ranks would not hear of it: tenants,
-/// erasing, pins, Load, Prefetch and Demote.
+/// Finds what all ranks have, and opens sequences on all of them or on none. What a rank's store
+/// has is loaded, where ranks load, before Acquire returns. Statistics, Entries, Evict, Trim,
+/// Resize and Verify are those of rank 0. kUnsupported, because the other ranks would not hear of
+/// it: tenants, erasing, pins, Load, Prefetch and Demote.
 ///
 /// Threads:  one, that of the leader
 /// Lifetime: `own` and the leader must outlive it, and it its sequences

@@ -45,7 +45,8 @@ class Ring {
   ///
   /// Errors: those of the group. kDeadline names the ranks that were not heard for its deadline
   Result<std::vector<std::byte>> Receive();
-  /// This rank cannot go on: it and all others end with this error. Returns the first one there was.
+  /// This rank cannot go on: it and all others end with this error. Returns the first one there
+  /// was.
   Error Break(Error error);
 
  private:
