@@ -38,9 +38,9 @@ struct StoreState {
   void CountDropped(uint64_t count, tier::StoreOutcome why, std::string device_error = {});
 
   std::string directory;
-  Digest secret{};                       // without a directory
+  Digest secret{};                        // without a directory
   std::optional<Digest> sealed_secret{};  // of the keys of an encrypted directory
-  std::optional<Digest> fleet_secret{};  // of a fleet's key: before any other
+  std::optional<Digest> fleet_secret{};   // of a fleet's key: before any other
   const std::unique_ptr<Files> files;
   const tier::WarmStore* warm = nullptr;        // of the transfers; null: none
   const remote::RemoteStore* remote = nullptr;  // the same
