@@ -54,8 +54,8 @@ Digest DigestOf(const Incarnation& incarnation, const tier::RecordIdentity& iden
   return hash.Finish();
 }
 
-// Opens a section, which ends with its tag, into `out`. Returns the CRC32C of the plain bytes, which
-// is taken while they are in the processor's cache. Nothing: what `out` holds is of no use.
+// Opens a section, which ends with its tag, into `out`. Returns the CRC32C of its plain bytes, that
+// is taken while these are in the processor's cache. Nothing: what `out` holds is of no use.
 std::optional<uint32_t> OpenSection(Cipher& cipher, uint32_t number, const Digest& expected,
                                     std::span<const std::byte> sealed, std::span<std::byte> out) {
   constexpr size_t kPiece = 32 << 10;
