@@ -270,6 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s")
     host, _, port = options.listen.rpartition(":")
     host = host or "127.0.0.1"
+    if not port.isdecimal():
+        parser.error(f"--listen: {options.listen!r} has no port")
     scratch = options.scratch or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
     with contextlib.ExitStack() as stack:
         try:
@@ -283,8 +285,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"quire.llama_server: {error}", file=sys.stderr)
             return 2
         server = Server("127.0.0.1", _free_port())
-        child = subprocess.Popen([*options.command, "--host", server.host, "--port",
-                                  str(server.port), "--slot-save-path", f"{folder}/"])
+        try:
+            child = subprocess.Popen([*options.command, "--host", server.host, "--port",
+                                      str(server.port), "--slot-save-path", f"{folder}/"])
+        except OSError as error:
+            print(f"quire.llama_server: {options.command[0]}: {error}", file=sys.stderr)
+            return 2
         stack.callback(_end, child)
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         try:
