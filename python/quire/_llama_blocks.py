@@ -1,5 +1,5 @@
-"""States of llama.cpp's sequences in a store, by blocks of tokens, so that prompts share what they begin
-with."""
+"""States of llama.cpp's sequences in a store, by blocks of tokens, so that prompts share what they
+begin with."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,5 +1,5 @@
-"""The slots of a llama-server, filled from a store and saved to it through the server's files of slots
-(`--slot-save-path`, `POST /slots/ID?action=save` and `restore`)."""
+"""The slots of a llama-server, filled from a store and saved to it through the server's files of
+slots (`--slot-save-path`, `POST /slots/ID?action=save` and `restore`)."""
 
 import http.client
 import json
@@ -54,8 +54,8 @@ class Slots:
         self._version: int | None = None
 
     def restore(self, slot: int, tokens: Any, more_than: int, headers: Mapping[str, str]) -> int:
-        """Fills a slot with the longest stored prefix; its tokens, or 0: it has no more than so many
-        and the slot is as it was."""
+        """Fills a slot with the longest stored prefix; its tokens, or 0: the store has no more than
+        so many, and the slot is as it was."""
         loaded = self._blocks.load(tokens, more_than)
         if loaded is None:
             return 0

@@ -1,5 +1,5 @@
-"""The state of one sequence in llama.cpp, as bytes: read to the last one into rows for each token, and
-put together again of any prefix's rows."""
+"""The state of one sequence in llama.cpp, as bytes: read to the last one into rows for each token,
+and put together again of any prefix's rows."""
 
 import itertools
 import json
@@ -55,10 +55,12 @@ class Layout(NamedTuple):
                                                          *others)
                                                    for keys, values, *others in parts])
             tensors = [rows for part in layout.parts for rows in part.tensors()]
-            if tensors and all(0 < part.streams <= _STREAMS_MAX and part.zeros in _ZEROS
-                               for part in layout.parts) and all(rows.row_bytes > 0 and rows.element_bytes >= 0 and
-                               (not rows.element_bytes or rows.row_bytes % rows.element_bytes == 0)
-                               for rows in tensors):
+            are_parts = all(0 < part.streams <= _STREAMS_MAX and part.zeros in _ZEROS
+                            for part in layout.parts)
+            are_rows = all(rows.row_bytes > 0 and rows.element_bytes >= 0 and
+                           (not rows.element_bytes or rows.row_bytes % rows.element_bytes == 0)
+                           for rows in tensors)
+            if tensors and are_parts and are_rows:
                 return layout
         except TypeError:
             pass

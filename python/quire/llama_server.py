@@ -269,6 +269,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s")
     host, _, port = options.listen.rpartition(":")
+    host = host or "127.0.0.1"
+    if not port.isdecimal():
+        parser.error(f"--listen: {options.listen!r} has no port")
     scratch = options.scratch or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
     with contextlib.ExitStack() as stack:
         try:
@@ -282,8 +285,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"quire.llama_server: {error}", file=sys.stderr)
             return 2
         server = Server("127.0.0.1", _free_port())
-        child = subprocess.Popen([*options.command, "--host", server.host, "--port",
-                                  str(server.port), "--slot-save-path", f"{folder}/"])
+        try:
+            child = subprocess.Popen([*options.command, "--host", server.host, "--port",
+                                      str(server.port), "--slot-save-path", f"{folder}/"])
+        except OSError as error:
+            print(f"quire.llama_server: {options.command[0]}: {error}", file=sys.stderr)
+            return 2
         stack.callback(_end, child)
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         try:
@@ -293,15 +300,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise UnsupportedError(f"{model} changed while the server read it: start again")
             blocks = StateBlocks(store, f"llama_server {identity}", options.block_tokens)
             proxy = _Proxy(server, Slots(server, folder, blocks), int(properties["total_slots"]))
-            front = http.server.ThreadingHTTPServer((host or "127.0.0.1", int(port)),
-                                                    _handler(proxy, server))
+            front = http.server.ThreadingHTTPServer((host, int(port)), _handler(proxy, server))
         except (Error, OSError, ValueError, KeyError) as error:
             print(f"quire.llama_server: {error}", file=sys.stderr)
             return child.poll() or 1
         stack.callback(front.server_close)
         threading.Thread(target=front.serve_forever, daemon=True).start()
-        print(f"quire.llama_server: http://{front.server_address[0]}:{front.server_address[1]}",
-              flush=True)
+        print(f"quire.llama_server: http://{host}:{front.server_port}", flush=True)
         try:
             return child.wait()
         except KeyboardInterrupt:

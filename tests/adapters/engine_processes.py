@@ -22,16 +22,20 @@ def prompt(number=0, tokens=200):
     return [(i * 37 + number * (i // 150)) % 500 + 3 for i in range(tokens)]
 
 
+def _serve(*arguments):
+    import engine
+    engine.serve(*arguments)
+
+
 class EngineProcess:
     """`serve` of the test folder's engine.py. Its imports take longer than all else, so one server
     forks all engines."""
 
     def __init__(self, model, store, **options):
-        import engine
         self.log = Path(model).parent / f"engine-{os.urandom(4).hex()}.log"
         self.connection, theirs = _processes.Pipe()
         self.process = _processes.Process(
-            target=engine.serve, args=(theirs, self.log, str(model), str(store), options))
+            target=_serve, args=(theirs, self.log, str(model), str(store), options))
         self.process.start()
         theirs.close()
         assert self.answer() == "ready", self.log.read_text()[-4000:]

@@ -1,5 +1,5 @@
-"""SGLang's hierarchical cache on a quire.store.BlockStore: pages of K and V as its host pool has them,
-found again after a restart and by other engines. docs/adapters/sglang.md.
+"""SGLang's hierarchical cache on a quire.store.BlockStore: pages of K and V as its host pool has
+them, found again after a restart and by other engines. docs/adapters/sglang.md.
 
     --enable-hierarchical-cache --hicache-storage-backend dynamic
     --hicache-storage-backend-extra-config '{"backend_name": "quire", "module_path": "quire.sglang",
@@ -77,7 +77,7 @@ class QuireHiCacheStorage(HiCacheStorage):  # type: ignore[misc]
             raise UnsupportedError("quire.sglang does not keep models with a second cache "
                                    f"({host_pool_name}): sliding windows, states, drafts")
 
-    # -- Pages of the host pool ---------------------------------------------------------------------
+    # -- Pages of the host pool --------------------------------------------------------------------
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
         """How many pages from the first on are there."""
@@ -100,7 +100,7 @@ class QuireHiCacheStorage(HiCacheStorage):  # type: ignore[misc]
                      extra_info: Any = None) -> list[bool]:
         return self._set(list(zip(keys, self._parts_at(host_indices), strict=True)))
 
-    # -- Pages as tensors ---------------------------------------------------------------------------
+    # -- Pages as tensors --------------------------------------------------------------------------
 
     def exists(self, key: str) -> bool:
         return self.batch_exists([key]) == 1
@@ -128,7 +128,7 @@ class QuireHiCacheStorage(HiCacheStorage):  # type: ignore[misc]
         return all(self._set([(key, self._pages.split(page.contiguous()))
                               for key, page in zip(keys, pages, strict=True)]))
 
-    # -- The store ----------------------------------------------------------------------------------
+    # -- The store ---------------------------------------------------------------------------------
 
     def clear(self) -> None:
         """Forgets the pages of this rank for good."""
@@ -142,7 +142,7 @@ class QuireHiCacheStorage(HiCacheStorage):  # type: ignore[misc]
             self._store.flush()
             self._store.close()
 
-    # -- Inside -------------------------------------------------------------------------------------
+    # -- Inside ------------------------------------------------------------------------------------
 
     def _is_usable(self) -> bool:
         if self._namespace and self._watch.changed(thorough=False):

@@ -24,7 +24,8 @@ _KERNELS = ("attention_backend", "prefill_attention_backend", "decode_attention_
 def model_runner() -> Any:
     """The runner of this process's model. SGLang gives a storage no way to it, so this process's
     objects are looked through, once. Raises UnsupportedError: there is none, or several."""
-    runners = [thing for thing in gc.get_objects() if issubclass(type(thing), ModelRunner)]
+    runners = [thing for thing in gc.get_objects() if issubclass(type(thing), ModelRunner) and
+               not thing.is_draft_worker]
     if len(runners) != 1:
         raise UnsupportedError(f"quire.sglang finds {len(runners)} models in this process, not one")
     return runners[0]
@@ -49,6 +50,8 @@ def check(config: Any, runner: Any) -> None:
         f"load format {args.load_format}: its weights are not in files of the model's folder":
             str(args.load_format) not in _LOAD_FORMATS,
         "hooks in the model (forward_hooks)": bool(args.forward_hooks),
+        "weights that leave memory while the engine sleeps (enable_memory_saver)":
+            bool(args.enable_memory_saver),
     }
     for what, is_so in refused.items():
         if is_so:

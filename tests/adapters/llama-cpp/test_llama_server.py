@@ -222,6 +222,14 @@ def test_what_cannot_be_kept_is_refused_by_name(tmp_path, options, what):
     assert what in run.stderr
 
 
+def test_a_command_that_is_not_there_is_named(model, tmp_path):
+    run = subprocess.run([sys.executable, "-m", "quire.llama_server", "--store", tmp_path / "store",
+                          "--", tmp_path / "nowhere", "-m", model], capture_output=True, text=True,
+                         timeout=HANG_S)
+    assert run.returncode == 2
+    assert "nowhere" in run.stderr
+
+
 def test_files_of_slots_that_are_not_known_are_refused():
     import struct
 

@@ -1,7 +1,7 @@
 """What the store takes through SGLang's interface, beside SGLang's own file backend: `bench.py FOLDER [ROUNDS]`,
 in run.sh's environment (PYTHONPATH: stubs and the folder above).
 
-Writes and reads 128 MiB of pages of 64 tokens between a host pool and the disk, in turns: Quire through the fast path
+Writes and reads 64 MiB of pages of 64 tokens between a host pool and the disk, in turns: Quire through the fast path
 from pools of two layouts, `HiCacheFile` as SGLang's controller calls it. Writing is timed until the call returns and until
 the pages are durable; reading comes from the disk. Prints medians, and those of the ratios of neighbours.
 """
@@ -18,7 +18,7 @@ from quire.sglang import QuireHiCacheStorage, _identity
 from quire.store import BlockStore
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile
 
-PAGE, PAGES, LAYERS, HEADS, WIDTH = 64, 128, 8, 4, 64  # 1 MiB a page, f32
+PAGE, PAGES, LAYERS, HEADS, WIDTH = 64, 64, 8, 4, 64  # 1 MiB a page, f32
 BYTES = 2 * PAGE * PAGES * LAYERS * HEADS * WIDTH * 4
 CAP = 1 << 30
 NEVER_S = 2e10  # a process that began after all files
@@ -38,12 +38,12 @@ def on_quire(folder, round_, layout):
 
     def opened(**options):
         quire.sglang._open_store = lambda *_: BlockStore(folder / "store", cap_bytes=CAP,
-                                                         accepts_puts=True, **options)
+                                                         **options)
         storage = QuireHiCacheStorage(config(), {})
         storage.register_mem_pool_host(pool)
         return storage
 
-    storage = opened()
+    storage = opened(accepts_puts=True)
     begin_s = time.monotonic()
     assert all(storage.batch_set_v1(keys, rows))
     put_s = time.monotonic() - begin_s

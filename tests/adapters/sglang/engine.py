@@ -64,6 +64,9 @@ def make(model, store, *, new_tokens=24, cap_bytes=CAP, version=None, interface_
         sglang.__version__ = version
     if keys:
         record_keys(keys)
+    if "tp_size" in options:  # several ranks on one NUMA node: a processor for each
+        os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(
+            str(rank % os.cpu_count()) for rank in range(options["tp_size"]))
     if store != "none":
         extra = {"backend_name": "quire", "module_path": "quire.sglang",
                  "class_name": "QuireHiCacheStorage", "interface_v1": interface_v1,

@@ -54,7 +54,7 @@ def config(**changes):
 
 ARGS = {"speculative_algorithm": None, "enable_lora": None, "lora_paths": None, "nnodes": 1,
         "disaggregation_mode": "null", "load_format": "auto", "forward_hooks": None,
-        "download_dir": None, "tp_size": 1, "pp_size": 1, "dp_size": 1}
+        "enable_memory_saver": False, "download_dir": None, "tp_size": 1, "pp_size": 1, "dp_size": 1}
 MODEL = {"is_multimodal": False, "is_generation": True, "revision": None, "dtype": torch.float32,
          "quantization": None, "context_len": 64}
 

@@ -181,6 +181,7 @@ def test_a_store_that_fails_costs_hits_alone(engine):
     ({"is_multimodal": True}, "images"), ({"is_generation": False}, "does not generate"),
     ({"nnodes": 2}, "several machines"), ({"disaggregation_mode": "decode"}, "another engine"),
     ({"load_format": "dummy"}, "load format dummy"), ({"forward_hooks": [{}]}, "hooks"),
+    ({"enable_memory_saver": True}, "leave memory"),
 ])
 def test_engines_that_cannot_be_kept_are_refused_by_name(changes, what, tmp_path):
     with pytest.raises(quire.UnsupportedError, match=what):
