@@ -34,10 +34,10 @@ namespace quire::bench {
 namespace {
 
 constexpr uint32_t kRanks = 2;
-constexpr uint32_t kLayers = 4;
-constexpr uint32_t kRequests = 4;
-constexpr uint32_t kChunkTokens = 64;
-constexpr uint64_t kHotBytes = uint64_t{256} << 20;
+constexpr uint32_t kPipelineLayers = 4;
+constexpr uint32_t kPipelineRequests = 4;
+constexpr uint32_t kPipelineChunkTokens = 64;
+constexpr uint64_t kPipelineHotBytes = uint64_t{256} << 20;
 
 /// The calling thread on one processor, above what else the machine runs, if the system allows.
 void Pin(uint32_t processor, int priority) {
@@ -58,14 +58,14 @@ struct Stage {
 };
 
 Stage MakeStage(uint32_t rank, uint32_t ranks) {
-  const model::ModelConfig config = LargeShape(kLayers);
+  const model::ModelConfig config = LargeShape(kPipelineLayers);
   Stage stage;
   stage.model =
       Must(model::Model::Create(config, model::RandomTensors(config, ComputeType::kBf16, 1),
                                 {.stage = rank, .stages = ranks}));
   stage.cache = Must(Cache::Create({.geometry = model::GeometryOf(stage.model->config()),
                                     .profile = NumericProfile::Uniform(Codec::kBf16),
-                                    .hot_bytes = kHotBytes}));
+                                    .hot_bytes = kPipelineHotBytes}));
   return stage;
 }
 
@@ -78,19 +78,20 @@ std::unique_ptr<serve::Engine> MakeEngine(Stage& stage, Cache& cache, const Iden
        .executor = *stage.executor,
        .clock = SystemClock(),
        .flow = flow},
-      identity, {.chunk_tokens_min = kChunkTokens, .chunk_tokens_max = kChunkTokens}));
+      identity,
+      {.chunk_tokens_min = kPipelineChunkTokens, .chunk_tokens_max = kPipelineChunkTokens}));
 }
 
-struct Load {
+struct PipelineLoad {
   uint32_t prompt_tokens;
   uint32_t answer_tokens;
 
-  uint32_t tokens() const { return kRequests * (prompt_tokens + answer_tokens); }
+  uint32_t tokens() const { return kPipelineRequests * (prompt_tokens + answer_tokens); }
 };
 
-double SecondsOf(serve::Engine& engine, const Load& load) {
+double SecondsToServe(serve::Engine& engine, const PipelineLoad& load) {
   std::vector<serve::Request> requests;
-  for (uint32_t i = 0; i < kRequests; ++i) {
+  for (uint32_t i = 0; i < kPipelineRequests; ++i) {
     serve::Request request{.max_tokens = load.answer_tokens, .reuse = false};
     Prng prng(i);
     for (uint32_t t = 0; t < load.prompt_tokens; ++t) {
@@ -135,13 +136,13 @@ class Contestants {
     follower_.join();
   }
 
-  double Alone(const Load& load) {
+  double Alone(const PipelineLoad& load) {
     const QuietMoment quiet(*alone_.executor);
-    return SecondsOf(*engine_alone_, load);
+    return SecondsToServe(*engine_alone_, load);
   }
-  double Together(const Load& load) {
+  double Together(const PipelineLoad& load) {
     Pin(0, 1);
-    const double seconds = SecondsOf(*engine_, load);
+    const double seconds = SecondsToServe(*engine_, load);
     Pin(0, 0);
     return seconds;
   }
@@ -173,17 +174,18 @@ class Contestants {
   std::unique_ptr<serve::Engine> engine_;
 };
 
-Case PipelineCase(const std::string& name, const Load& load) {
+Case PipelineCase(const std::string& name, const PipelineLoad& load) {
   return {.name = fmt::format("pipeline/{}/r{}", name, kRanks),
           .prepare = [load]() -> Result<Subject> {
             auto both = std::make_shared<Contestants>();
-            return Timed{.unit = "tokens/s",
-                         .amount = static_cast<double>(load.tokens()),
-                         .slice = fmt::format("{} requests of {} tokens, {} generated each",
-                                              kRequests, load.prompt_tokens, load.answer_tokens),
-                         .work = [both, load](uint32_t) { return both->Together(load); },
-                         .floor = [both, load](uint32_t) { return both->Alone(load) / kRanks; },
-                         .note = [] { return std::string("floor: half of one rank's time"); }};
+            return Timed{
+                .unit = "tokens/s",
+                .amount = static_cast<double>(load.tokens()),
+                .slice = fmt::format("{} requests of {} tokens, {} generated each",
+                                     kPipelineRequests, load.prompt_tokens, load.answer_tokens),
+                .work = [both, load](uint32_t) { return both->Together(load); },
+                .floor = [both, load](uint32_t) { return both->Alone(load) / kRanks; },
+                .note = [] { return std::string("floor: half of one rank's time"); }};
           }};
 }
 

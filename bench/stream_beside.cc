@@ -29,7 +29,7 @@ constexpr uint64_t kLongTokens = 8 * 1024;
 constexpr uint32_t kLongAnswer = 16 * 1024;  // longer than any measurement
 constexpr uint64_t kShortTokens = 33;
 constexpr uint32_t kShortAnswer = 17;
-constexpr uint32_t kStepTokens = 256;
+constexpr uint32_t kBesideStepTokens = 256;
 constexpr uint64_t kResidentTokens = 512;
 // Bytes of the long request at its end, with those of the others.
 constexpr uint64_t kWholeBytes = uint64_t{1} << 30;
@@ -51,8 +51,8 @@ class Engine {
                                    .executor = *executor_,
                                    .clock = SystemClock()},
                                   Identity{.weights = model.fingerprint()},
-                                  {.chunk_tokens_min = kStepTokens,
-                                   .chunk_tokens_max = kStepTokens,
+                                  {.chunk_tokens_min = kBesideStepTokens,
+                                   .chunk_tokens_max = kBesideStepTokens,
                                    .resident_tokens = store == nullptr ? 0 : kResidentTokens}))) {
     long_ = Must(engine_->Submit({.prompt = Tokens(kLongTokens), .max_tokens = kLongAnswer}));
     while (long_answer_ == 0) Tick();
