@@ -21,7 +21,8 @@ OPERATORS = ("/v1/cache/leases", "/v1/cache/resize", "/v1/cache/erase", "/v1/cac
 def metrics(tmp_path_factory):
     folder = tmp_path_factory.mktemp("serve")
     # A remote that nothing answers at has its families all the same.
-    with quire_server.serving(folder, "--store", folder / "store", "--remote", "redis://127.0.0.1:1/x") as server:
+    with quire_server.serving(folder, "--store", folder / "store", "--remote", "redis://127.0.0.1:1/x",
+                              "--events", f"ipc://{folder}/events") as server:
         server.ask("/v1/completions", {"prompt": "Once upon a time there was", "max_tokens": 4})
         server.wait_for_lines(1)
         return server.ask("/metrics")[1]
