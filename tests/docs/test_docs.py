@@ -109,7 +109,6 @@ class Documents(unittest.TestCase):
         self.assertGreater(len(documents(ROOT)), 8)
         rows = list(spec_rows(ROOT))
         self.assertGreater(len(rows), 40)
-        self.assertGreater(sum(proof == "open" for _, _, proof in rows), 0)
         lines = (ROOT / "docs" / "spec.md").read_text().splitlines()
         self.assertGreater(sum(len(cited_paths(line)) for line in lines), 80)
         self.assertGreater(len(decisions(ROOT, DECISIONS)), 50)
