@@ -169,6 +169,7 @@ class _Batch:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.number = 0  # once the store has it
         self.keys: list[bytes] = []
         self.pinned: list[Pinned] = []
 
@@ -205,13 +206,14 @@ class BlockStore:
         scrub_bytes_per_s: read again in the background to find damage; 0: nothing. memory_bytes:
         of the blocks that were put or read last, which are kept in memory too; 0: none.
         accepts_puts: a put ends when its block can be found, in memory if it has room there; when a
-        later `flush` has returned it is durable, or counted in stats()["puts_lost"]. namespace: where calls that name none go.
+        later `flush` has returned it is durable, or counted in stats()["puts_lost"]. namespace:
+        where calls that name none go.
         keys, keys_command, key: one of them encrypts the directory, or opens an encrypted one: a
         file of 32 bytes that its owner alone may read, a command that wraps and unwraps, or 32 bytes
         (docs/encryption.md).
 
-        Raises: InvalidArgumentError, also for keys that are not the directory's; BusyError another process has it, or serves as many clients as
-        it may; UnsupportedError a newer version wrote it; NotFoundError no such socket;
+        Raises: InvalidArgumentError, also for keys that are not the directory's; BusyError another
+        process has it, or serves as many clients as it may; UnsupportedError a newer version wrote it; NotFoundError no such socket;
         NoSpaceError; IoError.
         """
         commit_interval_us = int(commit_interval_s * 1e6)
@@ -519,7 +521,10 @@ class BlockStore:
                 block.data, block.data_bytes = pinned.address, pinned.length
             return self._hand_in(call, batch, blocks, namespace)
         except BaseException:
-            batch.release()
+            if batch.number:
+                self._left.append(batch.number)  # the store uses its memory until it ends
+            else:
+                batch.release()
             raise
 
     def _submit_keys(self, call: str, keys: Iterable[Key], namespace: str | None) -> int:
@@ -544,10 +549,15 @@ class BlockStore:
         if self._left:
             self._drop_left()
         with self._lock:  # no other thread takes the batch before it is known
-            self._check(function(handle, name, blocks, batch.count, ctypes.byref(number),
-                                 ctypes.byref(error)), error)
+            try:
+                code = function(handle, name, blocks, batch.count, ctypes.byref(number),
+                                ctypes.byref(error))
+            finally:  # Ctrl-C is heard when a call returns, and the store may have the batch by then
+                batch.number = number.value
+                if batch.number:
+                    self._batches[batch.number] = batch
+            self._check(code, error)
             batch.keys.clear()  # read during the call only
-            self._batches[number.value] = batch
         return number.value
 
     def _take(self, number: int, results: Iterable[_Result]) -> list[Result]:
