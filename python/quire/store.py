@@ -213,8 +213,8 @@ class BlockStore:
         (docs/encryption.md).
 
         Raises: InvalidArgumentError, also for keys that are not the directory's; BusyError another
-        process has it, or serves as many clients as it may; UnsupportedError a newer version wrote it; NotFoundError no such socket;
-        NoSpaceError; IoError.
+        process has it, or serves as many clients as it may; UnsupportedError a newer version wrote
+        it; NotFoundError no such socket; NoSpaceError; IoError.
         """
         commit_interval_us = int(commit_interval_s * 1e6)
         path = os.fsencode(directory)
