@@ -30,12 +30,14 @@ void AddRanksFlags(Command& command, RanksFlags& flags) {
                .value = &flags.threads,
                .help = "With --ranks: so many ranks, as threads of this process instead "
                        "of those that mpirun started",
-               .check = Between<uint32_t>{1, ranks::kRanksMax}});
+               .check = Between<uint32_t>{1, ranks::kRanksMax},
+               .needs = "--ranks"});
   command.Add({.name = "--ranks-deadline",
                .value = &flags.deadline_s,
                .help = "Seconds after which a rank that is not heard is given up",
                .check = Between<double>{0.1, 86400},
-               .shows_default = true});
+               .shows_default = true,
+               .needs = "--ranks"});
 }
 
 Result<std::unique_ptr<RankProcess>> RankProcess::Start(const RanksFlags& flags) {

@@ -6,8 +6,10 @@
 #include <memory>
 #include <string_view>
 
+#include "base/wiped_vector.h"
 #include "keys/cipher.h"
 #include "keys/key_source.h"
+#include "tier/record_digest.h"
 
 namespace quire::remote {
 namespace {
@@ -30,27 +32,7 @@ Digest DigestOf(const Incarnation& incarnation, const tier::RecordIdentity& iden
   Blake2b<32> hash;
   hash.Update("quire sealed record");
   hash.Update(std::as_bytes(std::span(incarnation)));
-  for (const Digest* digest :
-       {&identity.key, &identity.parent, &identity.profile, &identity.geometry}) {
-    hash.Update(std::as_bytes(std::span(*digest)));
-  }
-  hash.Update(std::as_bytes(std::span(identity.publisher)));
-  hash.UpdateNumber(identity.erase_epoch);
-  hash.UpdateNumber(identity.block_index);
-  hash.UpdateNumber(uint64_t{identity.tokens.size()});
-  hash.Update(std::as_bytes(identity.tokens));
-  hash.UpdateNumber(uint64_t{layout.sections().size()});
-  for (const tier::SectionSpec& section : layout.sections()) {
-    hash.UpdateNumber(section.group);
-    hash.UpdateNumber(section.stream);
-    hash.UpdateNumber(section.encoding);
-    hash.UpdateNumber(section.layout_revision);
-    hash.UpdateNumber(section.layer_first);
-    hash.UpdateNumber(section.layer_count);
-    hash.UpdateNumber(section.head_first);
-    hash.UpdateNumber(section.head_count);
-    hash.UpdateNumber(section.bytes);
-  }
+  tier::UpdateRecord(hash, identity, layout);
   return hash.Finish();
 }
 
@@ -163,9 +145,7 @@ bool Seal::Open(const tier::RecordIdentity& identity, const tier::RecordLayout& 
     const auto crc = OpenSection(cipher, first + i, expected, section, out[i]);
     if (!crc) {
       // It may be another tenant's.
-      for (const std::span<std::byte> opened : out.first(i + 1)) {
-        std::ranges::fill(opened, std::byte{});
-      }
+      for (const std::span<std::byte> opened : out.first(i + 1)) Wipe(opened);
       return false;
     }
     if (!crcs.empty()) crcs[i] = *crc;

@@ -7,6 +7,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "tier/record_digest.h"
 
 namespace quire::tier {
 namespace {
@@ -22,35 +23,11 @@ struct SectionSeal {
 static_assert(sizeof(SectionSeal) == kSectionSealBytes);
 static_assert(offsetof(SectionSeal, tag) == kSectionSealBytes - keys::kTagBytes);
 
-void UpdateSections(Blake2b<32>& hash, const RecordLayout& layout) {
-  hash.UpdateNumber(uint64_t{layout.sections().size()});
-  for (const SectionSpec& section : layout.sections()) {
-    hash.UpdateNumber(section.group);
-    hash.UpdateNumber(section.stream);
-    hash.UpdateNumber(section.encoding);
-    hash.UpdateNumber(section.layout_revision);
-    hash.UpdateNumber(section.layer_first);
-    hash.UpdateNumber(section.layer_count);
-    hash.UpdateNumber(section.head_first);
-    hash.UpdateNumber(section.head_count);
-    hash.UpdateNumber(section.bytes);
-  }
-}
-
 // What the header says of itself, but for its place, which may change: sealed with each section.
 Digest HeaderDigest(const RecordIdentity& identity, const RecordLayout& layout) {
   Blake2b<32> hash;
   hash.Update(kRecordUse);
-  for (const Digest* digest :
-       {&identity.key, &identity.parent, &identity.profile, &identity.geometry}) {
-    hash.Update(std::as_bytes(std::span(*digest)));
-  }
-  hash.Update(std::as_bytes(std::span(identity.publisher)));
-  hash.UpdateNumber(identity.erase_epoch);
-  hash.UpdateNumber(identity.block_index);
-  hash.UpdateNumber(uint64_t{identity.tokens.size()});
-  hash.Update(std::as_bytes(identity.tokens));
-  UpdateSections(hash, layout);
+  UpdateRecord(hash, identity, layout);
   return hash.Finish();
 }
 

@@ -15,16 +15,10 @@ from pathlib import Path
 import pytest
 
 import quire_cli
+from rank_processes import CODECS, DEADLINE_S, TINY, Generating, is_running, mpirun
 
-TINY = quire_cli.REPOSITORY / "models/tiny"
 TOKENS = 1100  # more than four splits of 256
-CODECS = ("f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nf4", "fp4", "q25")
 SPLIT = 256
-DEADLINE_S = 3
-
-
-def mpirun(ranks, *more):
-    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", *more, "-n", str(ranks)]
 
 
 def ids(tokens=TOKENS, seed=1):
@@ -134,104 +128,29 @@ def test_without_mpirun_it_says_how_ranks_are_started():
     assert "mpirun -n N quire" in done.stderr
 
 
-def rank_processes(parent):
-    """The ranks that an mpirun started, by rank."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            if int(fields[1]) != parent:
-                continue
-            for variable in (entry / "environ").read_bytes().split(b"\0"):
-                if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
-                    found[int(variable.split(b"=")[1])] = int(entry.name)
-    return found
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-class Generating:
-    """Ranks that write a long text."""
-
-    def __init__(self, ranks, *mpi_flags):
-        flags = ["generate", "--model", TINY, "--prompt", "It is a truth " * 100, "--max-tokens", 100000, "--threads", 1,
-                 "--max-seq-len", 200000, "--ranks", "sequence", "--ranks-deadline", DEADLINE_S]
-        self.process = subprocess.Popen(
-            [*mpirun(ranks, *mpi_flags), str(quire_cli.binary()), *(str(flag) for flag in flags)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMPI_MCA_orte_abort_timeout": "5"})
-
-    def __enter__(self):
-        assert self.process.stdout.read(20)  # it has begun to answer
-        self.ranks = rank_processes(self.process.pid)
-        return self
-
-    def __exit__(self, *_):
-        for pid in self.ranks.values():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.kill()
-        self.process.communicate()
-
-    def end(self):
-        """What it says until it ends by itself, and how long that takes."""
-        begin = time.monotonic()
-        _, errors = self.process.communicate(timeout=60)
-        took_s = time.monotonic() - begin
-        for _ in range(50):
-            if not any(is_running(pid) for pid in self.ranks.values()):
-                break
-            time.sleep(0.1)
-        assert not any(is_running(pid) for pid in self.ranks.values())
-        return errors.decode(errors="replace"), took_s
-
-
-def shared_memory():
-    return {path.name for path in Path("/dev/shm").iterdir() if "vader" in path.name}
-
-
-def leaves_nothing_behind(before):
-    """Whether all shared memory that is new goes: that of other runs beside this one does when they end."""
-    new = shared_memory() - before
-    end = time.monotonic() + 60
-    while new & shared_memory():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.1)
-    return True
-
-
 @pytest.mark.parametrize("victim", (0, 1, 3))
 def test_a_rank_that_is_stopped_is_named_by_the_others_within_the_deadline(victim):
-    before = shared_memory()
-    with Generating(4) as generating:
+    with Generating("sequence", 4) as generating:
         os.kill(generating.ranks[victim], signal.SIGSTOP)
         errors, took_s = generating.end()
     assert generating.process.returncode != 0
     assert f"rank {victim} was not heard for {DEADLINE_S * 1000} ms" in errors, errors[-3000:]
     assert took_s < DEADLINE_S + 20  # it ended by itself, on a busy machine too
-    assert leaves_nothing_behind(before)
+    assert generating.shared_memory and not generating.left_behind()
 
 
 @pytest.mark.parametrize("victim", (0, 2))
 def test_a_rank_that_is_killed_is_named(victim):
-    before = shared_memory()
-    with Generating(4) as generating:
+    with Generating("sequence", 4) as generating:
         os.kill(generating.ranks[victim], signal.SIGKILL)
         errors, _ = generating.end()
     assert generating.process.returncode != 0
     assert f"rank {victim} " in errors, errors[-3000:]
-    assert leaves_nothing_behind(before)
+    assert generating.shared_memory and not generating.left_behind()
 
 
 def test_a_rank_that_is_killed_is_named_by_the_others_where_mpirun_leaves_them_alive():
-    with Generating(4, "--enable-recovery") as generating:
+    with Generating("sequence", 4, "--enable-recovery") as generating:
         os.kill(generating.ranks[2], signal.SIGKILL)
         errors, _ = generating.end()  # mpirun itself calls that a success
     assert f"rank 2 was not heard for {DEADLINE_S * 1000} ms" in errors, errors[-3000:]

@@ -1,7 +1,6 @@
 """`quire generate --ranks pipeline`: ranks that have some layers each, as processes and as threads, give the bits of one
 process, hold their own layers alone, and name the rank that fails."""
 
-import contextlib
 import functools
 import json
 import os
@@ -9,21 +8,14 @@ import random
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 import quire_cli
+from rank_processes import CODECS, DEADLINE_S, TINY, Generating, mpirun
 
-TINY = quire_cli.REPOSITORY / "models/tiny"
 LAYERS = json.loads((TINY / "config.json").read_text())["num_hidden_layers"]
 TOKENS = 300
-CODECS = ("f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nf4", "fp4", "q25")
-DEADLINE_S = 3
-
-
-def mpirun(ranks, *more):
-    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", *more, "-n", str(ranks)]
 
 
 def ids(seed=1):
@@ -144,69 +136,9 @@ def test_ranks_that_are_started_with_other_options_are_named():
     assert "rank 1: it was started with other options than rank 0" in done.stderr
 
 
-def rank_processes(parent):
-    """The ranks that an mpirun started, by rank."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            if int(fields[1]) != parent:
-                continue
-            for variable in (entry / "environ").read_bytes().split(b"\0"):
-                if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
-                    found[int(variable.split(b"=")[1])] = int(entry.name)
-    return found
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-class Generating:
-    """Ranks that write a long text."""
-
-    def __init__(self, ranks, *mpi_flags, store=None):
-        flags = ["generate", "--model", TINY, "--prompt", "It is a truth " * 100, "--max-tokens", 100000, "--threads", 1,
-                 "--max-seq-len", 200000, "--ranks", "pipeline", "--ranks-deadline", DEADLINE_S]
-        if store is not None:
-            flags += ["--store", store]
-        self.process = subprocess.Popen(
-            [*mpirun(ranks, *mpi_flags), str(quire_cli.binary()), *(str(flag) for flag in flags)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMPI_MCA_orte_abort_timeout": "5"})
-
-    def __enter__(self):
-        assert self.process.stdout.read(20)  # it has begun to answer
-        self.ranks = rank_processes(self.process.pid)
-        return self
-
-    def __exit__(self, *_):
-        for pid in self.ranks.values():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.kill()
-        self.process.communicate()
-
-    def end(self):
-        """What it says until it ends by itself, and how long that takes."""
-        begin = time.monotonic()
-        _, errors = self.process.communicate(timeout=60)
-        took_s = time.monotonic() - begin
-        for _ in range(50):
-            if not any(is_running(pid) for pid in self.ranks.values()):
-                break
-            time.sleep(0.1)
-        assert not any(is_running(pid) for pid in self.ranks.values())
-        return errors.decode(errors="replace"), took_s
-
-
 @pytest.mark.parametrize("victim", range(min(LAYERS, 4)))
 def test_a_rank_that_is_stopped_is_named_by_the_others_within_the_deadline(victim):
-    with Generating(min(LAYERS, 4)) as generating:
+    with Generating("pipeline", min(LAYERS, 4)) as generating:
         os.kill(generating.ranks[victim], signal.SIGSTOP)
         errors, took_s = generating.end()
     assert generating.process.returncode != 0
@@ -215,7 +147,7 @@ def test_a_rank_that_is_stopped_is_named_by_the_others_within_the_deadline(victi
 
 
 def test_a_rank_that_is_killed_is_named_and_a_restart_goes_on_from_the_stores(tmp_path):
-    with Generating(2, store=tmp_path / "store") as generating:
+    with Generating("pipeline", 2, store=tmp_path / "store") as generating:
         time.sleep(3)  # of text; what is older than a second is durable
         os.kill(generating.ranks[1], signal.SIGKILL)
         errors, _ = generating.end()
@@ -230,7 +162,7 @@ def test_a_rank_that_is_killed_is_named_and_a_restart_goes_on_from_the_stores(tm
 
 
 def test_a_rank_that_is_killed_is_named_by_the_others_where_mpirun_leaves_them_alive():
-    with Generating(2, "--enable-recovery") as generating:
+    with Generating("pipeline", 2, "--enable-recovery") as generating:
         os.kill(generating.ranks[1], signal.SIGKILL)
         errors, _ = generating.end()
     # mpirun's own exit code is 0 then, now and again.
