@@ -94,8 +94,8 @@ TEST_P(Canaries, IsFound) {
 
 constexpr uint64_t kCacheSteps = 300;
 constexpr uint64_t kLongSteps = 1000;  // for bugs that need several events at once
-// Seeds of which the first that finds a segment too many sees it over the cap. In most, the room that
-// is kept for the catalogue hides it, and it is missing when the store is opened again.
+// Of these seeds the first that finds a segment too many sees it over the cap. In most others the
+// room that is kept for the catalogue hides it, and it is missing when the store is opened again.
 constexpr uint64_t kOverCap = 24;
 constexpr uint64_t kOnDevice = 11;  // seeds whose caches are on a device, with a warm tier
 
