@@ -14,7 +14,7 @@
 #include "quire/attention.h"
 #include "ranks/group.h"
 #include "ranks/local_transport.h"
-#include "ranks/rank_attention.h"
+#include "ranks/sequence/rank_attention.h"
 
 namespace quire::bench {
 namespace {
@@ -35,8 +35,8 @@ class RanksOfBench {
       made.end = transports_.Join(rank);
       made.group = std::make_unique<ranks::Group>(*made.end, SystemClock(), ranks::GroupOptions{});
       made.inner = Must(MakeCpuAttention());
-      made.attention = std::make_unique<ranks::RankAttention>(*made.inner, *made.group,
-                                                              ranks::LaneShare(rank, count));
+      made.attention = std::make_unique<ranks::sequence::RankAttention>(
+          *made.inner, *made.group, ranks::sequence::LaneShare(rank, count));
       made.executor = MakeThreadPool(1);
       made.out.resize(queries_.size());
     }
@@ -63,7 +63,7 @@ class RanksOfBench {
     std::unique_ptr<ranks::Transport> end;
     std::unique_ptr<ranks::Group> group;
     std::unique_ptr<AttentionBackend> inner;
-    std::unique_ptr<ranks::RankAttention> attention;
+    std::unique_ptr<ranks::sequence::RankAttention> attention;
     std::unique_ptr<Executor> executor;
     std::vector<float> out;
   };

@@ -376,7 +376,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   if (flags.codec_fallback) options.fallback_kernels = runtime->attention_.get();
   options.clock = &SystemClock();
   if (group != nullptr && !IsPipeline(flags)) {
-    QUIRE_ASSIGN(const ranks::LaneShare share, SequenceRanks::ShareOf(*group));
+    QUIRE_ASSIGN(const ranks::sequence::LaneShare share, SequenceRanks::ShareOf(*group));
     options.geometry = share.GeometryOf(options.geometry);
   }
   runtime->identity_.domain.name = "local";

@@ -7,28 +7,31 @@
 
 namespace quire::app {
 
-Result<ranks::LaneShare> SequenceRanks::ShareOf(const ranks::Group& group) {
+Result<ranks::sequence::LaneShare> SequenceRanks::ShareOf(const ranks::Group& group) {
   const uint32_t size = group.size();
-  if (std::has_single_bit(size) && size <= kLanes) return ranks::LaneShare(group.rank(), size);
+  if (std::has_single_bit(size) && size <= kLanes)
+    return ranks::sequence::LaneShare(group.rank(), size);
   return Fail(ErrorCode::kInvalidArgument,
               fmt::format("--ranks sequence: {} ranks; 1, 2, 4, 8 or 16 can divide the {} lanes of "
                           "a context",
                           size, kLanes));
 }
 
-SequenceRanks::SequenceRanks(ranks::ShareCache cache, const Components& components)
+SequenceRanks::SequenceRanks(ranks::sequence::ShareCache cache, const Components& components)
     : cache_(std::move(cache)),
       vocab_(components.model.config().vocab),
-      member_(std::make_unique<ranks::Member>(ranks::Member::Components{
+      member_(std::make_unique<ranks::sequence::Member>(ranks::sequence::Member::Components{
           components.group, cache_, components.model, components.attention, components.executor})) {
-  if (components.group.rank() == 0) leader_ = std::make_unique<ranks::LeaderCache>(*member_);
+  if (components.group.rank() == 0)
+    leader_ = std::make_unique<ranks::sequence::LeaderCache>(*member_);
 }
 
 Result<std::unique_ptr<SequenceRanks>> SequenceRanks::Join(const Components& components) {
-  QUIRE_ASSIGN(const ranks::LaneShare share, ShareOf(components.group));
-  QUIRE_ASSIGN(auto cache, ranks::ShareCache::Create(components.cache, components.identity, share,
-                                                     {.vocab = components.model.config().vocab,
-                                                      .loads = components.loads}));
+  QUIRE_ASSIGN(const ranks::sequence::LaneShare share, ShareOf(components.group));
+  QUIRE_ASSIGN(auto cache,
+               ranks::sequence::ShareCache::Create(
+                   components.cache, components.identity, share,
+                   {.vocab = components.model.config().vocab, .loads = components.loads}));
   std::unique_ptr<SequenceRanks> joined(new SequenceRanks(std::move(cache), components));
   // Whatever decides bits; secrets differ, each rank has a store of its own.
   Identity same = components.identity;

@@ -13,17 +13,17 @@
 #include "quire/env.h"
 #include "quire/identity.h"
 #include "ranks/group.h"
-#include "ranks/lane_share.h"
-#include "ranks/leader.h"
-#include "ranks/member.h"
-#include "ranks/share_cache.h"
+#include "ranks/sequence/lane_share.h"
+#include "ranks/sequence/leader.h"
+#include "ranks/sequence/member.h"
+#include "ranks/sequence/share_cache.h"
 
 namespace quire::app {
 
 class SequenceRanks final : public Rank {
  public:
   /// Errors: kInvalidArgument a number of ranks that lanes cannot be divided among
-  static Result<ranks::LaneShare> ShareOf(const ranks::Group& group);
+  static Result<ranks::sequence::LaneShare> ShareOf(const ranks::Group& group);
 
   struct Components {
     ranks::Group& group;
@@ -36,23 +36,23 @@ class SequenceRanks final : public Rank {
     bool loads = true;         // what the store has
   };
   /// Returns when all ranks are there.
-  /// Errors: as ranks::ShareCache::Create and ranks::Member::Join
+  /// Errors: as ranks::sequence::ShareCache::Create and ranks::sequence::Member::Join
   static Result<std::unique_ptr<SequenceRanks>> Join(const Components& components);
 
   bool leads() const override { return leader_ != nullptr; }
-  Result<void> Follow() override { return ranks::Follow(*member_, vocab_); }
+  Result<void> Follow() override { return ranks::sequence::Follow(*member_, vocab_); }
   Cache& cache() override { return *leader_; }
   model::StepRunner* steps() override { return leader_.get(); }
   Result<void> Stop() override { return leader_->Stop(); }
   nlohmann::ordered_json Describe() const override;
 
  private:
-  SequenceRanks(ranks::ShareCache cache, const Components& components);
+  SequenceRanks(ranks::sequence::ShareCache cache, const Components& components);
 
-  ranks::ShareCache cache_;
+  ranks::sequence::ShareCache cache_;
   const uint64_t vocab_;
-  std::unique_ptr<ranks::Member> member_;
-  std::unique_ptr<ranks::LeaderCache> leader_;
+  std::unique_ptr<ranks::sequence::Member> member_;
+  std::unique_ptr<ranks::sequence::LeaderCache> leader_;
 };
 
 }  // namespace quire::app

@@ -1,17 +1,17 @@
 // The cache of one rank, asked about whole texts.
-#ifndef QUIRE_RANKS_SHARE_CACHE_H_
-#define QUIRE_RANKS_SHARE_CACHE_H_
+#ifndef QUIRE_RANKS_SEQUENCE_SHARE_CACHE_H_
+#define QUIRE_RANKS_SEQUENCE_SHARE_CACHE_H_
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "quire/cache.h"
-#include "ranks/lane_share.h"
-#include "ranks/share_sequence.h"
-#include "ranks/share_text.h"
+#include "ranks/sequence/lane_share.h"
+#include "ranks/sequence/share_sequence.h"
+#include "ranks/sequence/share_text.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 
 /// Threads:  as its cache, of which it uses the default tenant
 /// Lifetime: `cache` must outlive it; it has the geometry of shares (LaneShare::GeometryOf)
@@ -66,6 +66,6 @@ class ShareCache {
   bool loads_;
 };
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 
-#endif  // QUIRE_RANKS_SHARE_CACHE_H_
+#endif  // QUIRE_RANKS_SEQUENCE_SHARE_CACHE_H_

@@ -1,4 +1,4 @@
-#include "ranks/member.h"
+#include "ranks/sequence/member.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "cache/verbs/admit.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 // The number of the rank that each error comes from, unless that names it.
@@ -241,4 +241,4 @@ Result<void> Follow(Member& member, uint64_t vocab) {
   }
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence

@@ -1,7 +1,7 @@
 // Rank 0 of a sequence-parallel group: an engine on it uses a cache and takes steps as ever, and
 // all ranks do so.
-#ifndef QUIRE_RANKS_LEADER_H_
-#define QUIRE_RANKS_LEADER_H_
+#ifndef QUIRE_RANKS_SEQUENCE_LEADER_H_
+#define QUIRE_RANKS_SEQUENCE_LEADER_H_
 
 #include <cstdint>
 #include <memory>
@@ -9,10 +9,10 @@
 
 #include "model/step_runner.h"
 #include "quire/cache.h"
-#include "ranks/member.h"
+#include "ranks/sequence/member.h"
 #include "registry/forwarding_cache.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 
 /// Acquire, Open, and what is done with a sequence, is told to all ranks first. Lengths are those
 /// of whole texts. A plan must be opened before the next Acquire, or never. Statistics, Evict,
@@ -57,6 +57,6 @@ class LeaderCache final : public registry::ForwardingCache, public model::StepRu
   uint64_t next_ = 1;
 };
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 
-#endif  // QUIRE_RANKS_LEADER_H_
+#endif  // QUIRE_RANKS_SEQUENCE_LEADER_H_

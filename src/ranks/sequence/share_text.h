@@ -1,6 +1,6 @@
 // A text, and the token ids of a rank's share of it as its cache sees them.
-#ifndef QUIRE_RANKS_SHARE_TEXT_H_
-#define QUIRE_RANKS_SHARE_TEXT_H_
+#ifndef QUIRE_RANKS_SEQUENCE_SHARE_TEXT_H_
+#define QUIRE_RANKS_SEQUENCE_SHARE_TEXT_H_
 
 #include <cstdint>
 #include <span>
@@ -9,9 +9,9 @@
 #include "base/wiped_vector.h"
 #include "quire/error.h"
 #include "quire/identity.h"
-#include "ranks/lane_share.h"
+#include "ranks/sequence/lane_share.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 
 /// How the share of a text is told apart from that of other texts with the same own tokens. The
 /// first block of each own split is *stamped*: the bits of its token ids that no token of the
@@ -61,6 +61,6 @@ class ShareText {
   std::vector<Digest> before_;     // of each split that has begun, and of the next one
 };
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 
-#endif  // QUIRE_RANKS_SHARE_TEXT_H_
+#endif  // QUIRE_RANKS_SEQUENCE_SHARE_TEXT_H_

@@ -1,6 +1,6 @@
 // A sequence of a whole text, of which the cache of this rank holds the share.
-#ifndef QUIRE_RANKS_SHARE_SEQUENCE_H_
-#define QUIRE_RANKS_SHARE_SEQUENCE_H_
+#ifndef QUIRE_RANKS_SEQUENCE_SHARE_SEQUENCE_H_
+#define QUIRE_RANKS_SEQUENCE_SHARE_SEQUENCE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "quire/sequence.h"
-#include "ranks/lane_share.h"
-#include "ranks/share_text.h"
+#include "ranks/sequence/lane_share.h"
+#include "ranks/sequence/share_text.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 
 /// Lengths, cursors and positions are those of the text. Rows of tokens that are not in the share
 /// are dropped; Blocks shows them without slots. What needs all bytes of a text is kUnsupported:
@@ -56,6 +56,6 @@ class ShareSequence final : public Sequence {
   std::atomic<uint64_t> length_;
 };
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 
-#endif  // QUIRE_RANKS_SHARE_SEQUENCE_H_
+#endif  // QUIRE_RANKS_SEQUENCE_SHARE_SEQUENCE_H_

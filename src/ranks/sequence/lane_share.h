@@ -1,13 +1,13 @@
 // Which tokens of a text are a rank's: those of its lanes' splits (docs/numerics.md section 2).
-#ifndef QUIRE_RANKS_LANE_SHARE_H_
-#define QUIRE_RANKS_LANE_SHARE_H_
+#ifndef QUIRE_RANKS_SEQUENCE_LANE_SHARE_H_
+#define QUIRE_RANKS_SEQUENCE_LANE_SHARE_H_
 
 #include <cstdint>
 
 #include "quire/attention_types.h"
 #include "quire/geometry.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 
 /// Of `ranks` ranks, rank r owns the lanes l with l mod ranks = r: whole subtrees of the tree on
 /// which lanes merge. Of every `ranks` consecutive splits it owns one. The tokens of its splits,
@@ -64,6 +64,6 @@ inline Geometry LaneShare::GeometryOf(Geometry geometry) const {
   return geometry;
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 
-#endif  // QUIRE_RANKS_LANE_SHARE_H_
+#endif  // QUIRE_RANKS_SEQUENCE_LANE_SHARE_H_

@@ -1,4 +1,4 @@
-#include "ranks/share_sequence.h"
+#include "ranks/sequence/share_sequence.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 std::unexpected<Error> NeedsAllBytes(std::string_view call) {
@@ -187,4 +187,4 @@ LayerBlocks ShareSequence::Blocks(uint32_t layer) const {
   return blocks;
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence

@@ -1,4 +1,4 @@
-#include "ranks/rank_attention.h"
+#include "ranks/sequence/rank_attention.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "ranks/subtree.h"
+#include "ranks/sequence/subtree.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 /// A chunk's rows are attended to in so many pieces, so that the states of one travel while the
@@ -199,4 +199,4 @@ Result<std::unique_ptr<AttentionPlan>> RankAttention::Prepare(const AttentionSha
   }
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence

@@ -1,10 +1,10 @@
 // Merging lane states on the part of the fixed tree that one rank owns.
-#ifndef QUIRE_RANKS_SUBTREE_H_
-#define QUIRE_RANKS_SUBTREE_H_
+#ifndef QUIRE_RANKS_SEQUENCE_SUBTREE_H_
+#define QUIRE_RANKS_SEQUENCE_SUBTREE_H_
 
 #include <cstdint>
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 
 /// Lane states of some rows and heads, in one piece of memory: max [vectors], sum [vectors],
 /// out [vectors, dim].
@@ -29,6 +29,6 @@ struct States {
 void MergeSubtrees(const States& own, uint32_t lanes, uint64_t begin, uint64_t end,
                    const States& merged);
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 
-#endif  // QUIRE_RANKS_SUBTREE_H_
+#endif  // QUIRE_RANKS_SEQUENCE_SUBTREE_H_

@@ -1,4 +1,4 @@
-#include "ranks/subtree.h"
+#include "ranks/sequence/subtree.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,14 +7,14 @@
 #include "model/targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ranks/subtree.cc"
+#define HWY_TARGET_INCLUDE "ranks/sequence/subtree.cc"
 #include "hwy/foreach_target.h"
 // foreach_target.h first
 #include "attention/math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace quire::ranks::HWY_NAMESPACE {
+namespace quire::ranks::sequence::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -66,11 +66,11 @@ void MergeVectors(const States& own, uint32_t lanes, uint64_t begin, uint64_t en
   }
 }
 
-}  // namespace quire::ranks::HWY_NAMESPACE
+}  // namespace quire::ranks::sequence::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 HWY_EXPORT(MergeVectors);
@@ -82,5 +82,5 @@ void MergeSubtrees(const States& own, uint32_t lanes, uint64_t begin, uint64_t e
   HWY_DYNAMIC_DISPATCH(MergeVectors)(own, lanes, begin, end, merged);
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 #endif  // HWY_ONCE

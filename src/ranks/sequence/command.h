@@ -1,6 +1,6 @@
 // What rank 0 tells the other ranks to do.
-#ifndef QUIRE_RANKS_COMMAND_H_
-#define QUIRE_RANKS_COMMAND_H_
+#ifndef QUIRE_RANKS_SEQUENCE_COMMAND_H_
+#define QUIRE_RANKS_SEQUENCE_COMMAND_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "quire/error.h"
 #include "quire/identity.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 
 enum class Verb : uint8_t {
   kAcquire = 1,   // tokens: the prompt
@@ -50,6 +50,6 @@ std::vector<std::byte> Write(const Command& command);
 /// Errors: kCorrupt it is no command
 Result<Command> ReadCommand(std::span<const std::byte> bytes);
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 
-#endif  // QUIRE_RANKS_COMMAND_H_
+#endif  // QUIRE_RANKS_SEQUENCE_COMMAND_H_

@@ -14,11 +14,11 @@
 #include "cache/below/test_store.h"
 #include "model/model.h"
 #include "model/test_cache.h"
-#include "ranks/leader.h"
-#include "ranks/member.h"
+#include "ranks/sequence/leader.h"
+#include "ranks/sequence/member.h"
 #include "ranks/test_ranks.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 using cache::Must;
@@ -457,4 +457,4 @@ TEST(SequenceParallel, ARestartFindsWhatItsRanksStored) {
 }
 
 }  // namespace
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence

@@ -1,13 +1,15 @@
-#include "ranks/lane_share.h"
+#include "ranks/sequence/lane_share.h"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include <vector>
 
 #include "base/prng.h"
-#include "ranks/share_text.h"
+#include "ranks/sequence/share_text.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 TEST(LaneShare, LanesOfAllRanksAreWholeSubtreesAndDisjoint) {
@@ -131,4 +133,4 @@ TEST(ShareText, RefusesTokensOutsideTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence

@@ -1,4 +1,4 @@
-#include "ranks/leader.h"
+#include "ranks/sequence/leader.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "cache/verbs/admit.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 std::unexpected<Error> NotWithRanks(std::string_view call) {
@@ -163,4 +163,4 @@ Result<void> LeaderCache::Beat() { return Tell({.verb = Verb::kBeat}); }
 
 Result<void> LeaderCache::Stop() { return Tell({.verb = Verb::kStop}); }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence

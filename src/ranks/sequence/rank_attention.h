@@ -1,6 +1,6 @@
 // Attention over a context whose splits lie on several ranks.
-#ifndef QUIRE_RANKS_RANK_ATTENTION_H_
-#define QUIRE_RANKS_RANK_ATTENTION_H_
+#ifndef QUIRE_RANKS_SEQUENCE_RANK_ATTENTION_H_
+#define QUIRE_RANKS_SEQUENCE_RANK_ATTENTION_H_
 
 #include <cstdint>
 #include <memory>
@@ -9,9 +9,9 @@
 
 #include "quire/attention.h"
 #include "ranks/group.h"
-#include "ranks/lane_share.h"
+#include "ranks/sequence/lane_share.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 
 /// Every rank makes the same calls, with the same queries, over tables in which its own splits have
 /// slots. Each attends to its own lanes, and merges their states on its subtree of the fixed tree.
@@ -48,6 +48,6 @@ class RankAttention final : public AttentionBackend {
   const LaneShare share_;
 };
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 
-#endif  // QUIRE_RANKS_RANK_ATTENTION_H_
+#endif  // QUIRE_RANKS_SEQUENCE_RANK_ATTENTION_H_

@@ -1,4 +1,4 @@
-#include "ranks/share_text.h"
+#include "ranks/sequence/share_text.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 constexpr uint32_t kIdBits = 32;
@@ -91,4 +91,4 @@ std::vector<TokenId> ShareText::Share(uint64_t begin, uint64_t end) const {
   return ids;
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence

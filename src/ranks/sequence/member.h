@@ -1,6 +1,6 @@
 // One rank of a sequence-parallel group: its sequences, and what all ranks do together.
-#ifndef QUIRE_RANKS_MEMBER_H_
-#define QUIRE_RANKS_MEMBER_H_
+#ifndef QUIRE_RANKS_SEQUENCE_MEMBER_H_
+#define QUIRE_RANKS_SEQUENCE_MEMBER_H_
 
 #include <cstdint>
 #include <map>
@@ -12,12 +12,12 @@
 #include "base/wiped_vector.h"
 #include "model/model.h"
 #include "quire/env.h"
-#include "ranks/command.h"
 #include "ranks/group.h"
-#include "ranks/rank_attention.h"
-#include "ranks/share_cache.h"
+#include "ranks/sequence/command.h"
+#include "ranks/sequence/rank_attention.h"
+#include "ranks/sequence/share_cache.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 
 /// Every method that takes a command is called on every rank with the same one, and has the same
 /// result on every rank: where one rank refuses, all do, and none has changed anything. A result
@@ -90,6 +90,6 @@ class Member {
 /// Errors: of the group; kCorrupt
 Result<void> Follow(Member& member, uint64_t vocab);
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
 
-#endif  // QUIRE_RANKS_MEMBER_H_
+#endif  // QUIRE_RANKS_SEQUENCE_MEMBER_H_

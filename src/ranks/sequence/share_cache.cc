@@ -1,4 +1,4 @@
-#include "ranks/share_cache.h"
+#include "ranks/sequence/share_cache.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "cache/verbs/hit_length.h"
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 /// Stands for the token that a lookup leaves to be computed. No block ever has it.
@@ -87,4 +87,4 @@ Result<std::unique_ptr<ShareSequence>> ShareCache::Open(Plan plan, std::span<con
                                          IsCutAnywhere(cache_->options().profile));
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence

@@ -1,11 +1,11 @@
-#include "ranks/command.h"
+#include "ranks/sequence/command.h"
 
 #include <fmt/format.h>
 
 #include <cstring>
 #include <type_traits>
 
-namespace quire::ranks {
+namespace quire::ranks::sequence {
 namespace {
 
 // The fields of a fixed length. All ranks are the same program (Member::Join).
@@ -72,4 +72,4 @@ Result<Command> ReadCommand(std::span<const std::byte> bytes) {
   return command;
 }
 
-}  // namespace quire::ranks
+}  // namespace quire::ranks::sequence
