@@ -83,13 +83,16 @@ Result<void> CheckOptions(const CacheOptions& options) {
 }
 
 // A store that can take none of its blocks would drop all of them, with one warning in the log.
-Result<void> FitStore(const LockedState& cache) {
+Result<void> FitStore(LockedState& cache) {
   const RecordShapes& shapes = cache.shapes();
   const bool has_twins = cache.classes().count() > cache.classes().group_count();
   const uint64_t bytes =
       std::max(shapes.sealed().record_bytes(), has_twins ? shapes.twins().record_bytes() : 0);
   const uint64_t most = cache.transfers()->FitRecords(bytes);
-  if (bytes <= most) return {};
+  if (bytes <= most) {
+    cache.FitRuns(most);
+    return {};
+  }
   return Fail(ErrorCode::kInvalidArgument,
               fmt::format("cache options: store: a block of {} tokens takes {} bytes there, and "
                           "the store takes {} at most; use smaller blocks, or a new directory with "

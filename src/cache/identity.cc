@@ -90,6 +90,14 @@ Hasher HasherOf(std::string_view kind) {
   return hasher;
 }
 
+// The block's key is keyed by the domain's secret, so this key is as hard to guess.
+Digest KeyBeside(std::string_view what, const Digest& block_key) {
+  Hasher hasher;
+  AddText(hasher, what);
+  hasher.Update(std::as_bytes(std::span(block_key)));
+  return hasher.Finish();
+}
+
 }  // namespace
 
 Digest ProfileFingerprint(const NumericProfile& profile) {
@@ -104,13 +112,8 @@ Digest GeometryFingerprint(const Geometry& geometry) {
   return hasher.Finish();
 }
 
-// The block's key is keyed by the domain's secret, so this key is as hard to guess.
-Digest TwinKey(const Digest& block_key) {
-  Hasher hasher;
-  AddText(hasher, "quire twin");
-  hasher.Update(std::as_bytes(std::span(block_key)));
-  return hasher.Finish();
-}
+Digest TwinKey(const Digest& block_key) { return KeyBeside("quire twin", block_key); }
+Digest RunKey(const Digest& last_block_key) { return KeyBeside("quire run", last_block_key); }
 
 }  // namespace cache
 }  // namespace quire

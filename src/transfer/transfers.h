@@ -111,6 +111,11 @@ class Transfers {
   void Find(std::span<const Digest> keys, std::span<tier::Presence> out) const {
     store_->Find(keys, out);
   }
+  tier::Presence PresenceOf(const Digest& key) const {
+    tier::Presence presence = tier::Presence::kAbsent;
+    store_->Find({&key, 1}, {&presence, 1});
+    return presence;
+  }
   std::optional<uint64_t> RecordBytesOf(const Digest& key) const {
     return store_->RecordBytesOf(key);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -48,6 +49,42 @@ tier::RecordIdentity LoadJob::RecordAt(size_t i) const {
       .erase_epoch = state.location.below_epoch,
       .block_index = index,
       .tokens = std::span<const TokenId>(state.prompt).subspan(index * block_tokens, block_tokens)};
+}
+
+tier::RecordIdentity LoadJob::RecordOf(const LoadList::Run& run) const {
+  const PlanState& state = PlanState::Of(*plan);
+  const LockedState& cache = loading.cache();
+  const uint64_t block_tokens = cache.block_tokens();
+  return {
+      .key = run.key,
+      .publisher = publisher,
+      .erase_epoch = state.location.below_epoch,
+      .block_index = run.first,
+      .tokens = std::span<const TokenId>(state.prompt)
+                    .subspan(run.first * block_tokens, cache.shapes().run_blocks() * block_tokens)};
+}
+
+const LoadList::Run* LoadJob::RunOf(size_t i) const {
+  const PlanState& state = PlanState::Of(*plan);
+  const uint64_t block = state.path.size() + i;
+  const std::vector<LoadList::Run>& runs = state.load.runs;
+  const auto after = std::ranges::upper_bound(runs, block, {}, &LoadList::Run::first);
+  if (after == runs.begin()) return nullptr;
+  const LoadList::Run& run = *std::prev(after);
+  return block < run.first + loading.cache().shapes().run_blocks() ? &run : nullptr;
+}
+
+size_t LoadJob::FirstOf(const LoadList::Run& run) const {
+  const uint64_t resident = PlanState::Of(*plan).path.size();
+  return run.first - std::min(resident, run.first);
+}
+
+size_t LoadJob::EndOf(const LoadList::Run& run) const {
+  return run.first + loading.cache().shapes().run_blocks() - PlanState::Of(*plan).path.size();
+}
+
+size_t LoadJob::NumberIn(const LoadList::Run& run, size_t entry) const {
+  return PlanState::Of(*plan).path.size() + entry - run.first;
 }
 
 bool LoadJob::Await(uint64_t timeout_us) const {

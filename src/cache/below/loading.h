@@ -42,12 +42,21 @@ struct LoadJob {
 
   /// The record that entry `i` of `slots` is, but for the fingerprints; it points into the plan.
   tier::RecordIdentity RecordAt(size_t i) const;
+  /// The same of a run.
+  tier::RecordIdentity RecordOf(const LoadList::Run& run) const;
+  /// The run that entry `i` is read with; null: it is a record by itself.
+  const LoadList::Run* RunOf(size_t i) const;
+  /// The first entry of a run, and the one after its last.
+  size_t FirstOf(const LoadList::Run& run) const;
+  size_t EndOf(const LoadList::Run& run) const;
+  /// Which block of a run an entry is.
+  size_t NumberIn(const LoadList::Run& run, size_t entry) const;
   /// Tokens of the prompt before that block, and how many entries end within so many tokens.
   uint64_t TokensBefore(size_t i) const;
   size_t EntriesIn(uint64_t tokens) const;
   /// Returns when it has left, or after so long: whether it has.
   bool Await(uint64_t timeout_us) const;
-  bool IsWanted(size_t entry) const { return entry >= front && entry < end; }
+  bool IsWanted(size_t first, size_t count) const { return first + count > front && first < end; }
 
   Loading& loading;
   std::optional<Plan> plan;  // until the ticket ends
@@ -106,6 +115,12 @@ class Loading final : private transfer::Worker {
   Loading(Search& search, Admission& admission, const SequenceVerbs& verbs);
   ~Loading() override;
 
+  /// Of a job, that are one record.
+  struct Entries {
+    size_t first = 0;
+    size_t count = 1;
+  };
+
   LockedState& cache() { return cache_; }
   /// As Cache::Load.
   Result<Ticket> Load(Plan plan, const LoadOptions& options);
@@ -133,14 +148,18 @@ class Loading final : private transfer::Worker {
   bool AwaitCopies() override;
   bool TakeNew() QUIRE_REQUIRES(mutex_);
   bool Advance() QUIRE_REQUIRES(mutex_);
-  static std::optional<size_t> NextToStart(LoadJob& job);
+  static std::optional<Entries> NextToStart(LoadJob& job);
   void StartGets(LoadJob& job) QUIRE_REQUIRES(mutex_);
-  bool StartGet(LoadJob& job, size_t entry, bool twins) QUIRE_REQUIRES(mutex_);
-  void AskFor(LoadJob& job, size_t entry, bool twins) QUIRE_REQUIRES(mutex_);
+  bool StartGet(LoadJob& job, const Entries& entries, bool twins) QUIRE_REQUIRES(mutex_);
+  void AskFor(LoadJob& job, const Entries& entries, bool twins) QUIRE_REQUIRES(mutex_);
+  void AskForBlock(Get& get, tier::LoadRequest& request) QUIRE_REQUIRES(mutex_);
+  void AskForRun(Get& get, tier::LoadRequest& request) QUIRE_REQUIRES(mutex_);
   void EndGet(const std::shared_ptr<Get>& get, const tier::StoreCompletion& ended)
       QUIRE_REQUIRES(mutex_);
   void NotComing(LoadJob& job, size_t entry, bool twins, MissReason reason) QUIRE_REQUIRES(mutex_);
   std::unique_ptr<Fence> TakeIn(Get& get);
+  void TakeRunIn(Get& get);
+  void NoLongerPending(Get& get) QUIRE_REQUIRES(mutex_);
   bool Land() QUIRE_REQUIRES(mutex_);
   void EndLanding(Get& get) QUIRE_REQUIRES(mutex_);
   void TakeComputed(LoadJob& job) QUIRE_REQUIRES(mutex_);

@@ -5,6 +5,7 @@
 
 #include "base/canary.h"
 #include "base/log.h"
+#include "base/wiped_vector.h"
 #include "cache/below/loading.h"
 #include "tier/staging.h"
 
@@ -34,6 +35,8 @@ bool IsReady(const LoadJob& job, size_t entry) {
 
 /// A load of one record of a job.
 struct LoadJob::Get {
+  using Entries = Loading::Entries;
+
   explicit Get(LockedState& cache) : staging(cache.load_staging()), transfers(*cache.transfers()) {}
   ~Get() {
     if (chunk) staging->Give(*chunk);
@@ -43,12 +46,14 @@ struct LoadJob::Get {
   Get& operator=(const Get&) = delete;
 
   LoadJob* job = nullptr;
-  size_t entry = 0;
+  Entries entries{};
   bool twins = false;
-  bool is_question = false;  // it was not known whether the store has it
-  uint64_t read = 0;         // of the transfers
+  const LoadList::Run* run = nullptr;  // that these are read with
+  bool is_question = false;            // it was not known whether the store has it
+  uint64_t read = 0;                   // of the transfers
   std::vector<std::span<std::byte>> out{};
-  std::vector<uint32_t> crcs{};  // of each
+  std::vector<uint32_t> crcs{};       // of each
+  WipedVector<std::byte> unwanted{};  // blocks of the run
   // Where the host cannot reach the slots, they are copied from a payload: in staging memory, or in
   // the store's own.
   tier::Staging* const staging;
@@ -153,14 +158,22 @@ bool Loading::Advance() {
   return worked;
 }
 
-std::optional<size_t> Loading::NextToStart(LoadJob& job) {
+std::optional<Loading::Entries> Loading::NextToStart(LoadJob& job) {
   if (job.meets) {
     const bool any = job.next > job.front && job.next <= job.end;
     if (!any || job.gets >= kLoadBlocksInFlight) return std::nullopt;
-    return --job.next;
+    const size_t end = job.next--;
+    if (const LoadList::Run* const run = job.RunOf(job.next)) {
+      job.next = std::max(job.front, job.FirstOf(*run));
+    }
+    return Entries{.first = job.next, .count = end - job.next};
   }
   if (job.started >= std::min(job.end, job.attached + kLoadBlocksInFlight)) return std::nullopt;
-  return job.started++;
+  const size_t first = job.started++;
+  if (const LoadList::Run* const run = job.RunOf(first)) {
+    job.started = std::min(job.slots.size(), job.EndOf(*run));
+  }
+  return Entries{.first = first, .count = job.started - first};
 }
 
 void Loading::StartGets(LoadJob& job) {
@@ -168,14 +181,14 @@ void Loading::StartGets(LoadJob& job) {
   const tier::Staging* const staging = cache_.load_staging();
   constexpr uint32_t kChunksOfBlock = 2;  // its sealed form and its twins
   while (staging == nullptr || staging->free_chunks() >= kChunksOfBlock) {
-    const auto entry = NextToStart(job);
-    if (!entry) return;
-    const PerClass<SlotId>& slots = job.slots[*entry];
+    const auto entries = NextToStart(job);
+    if (!entries) return;
+    const PerClass<SlotId>& slots = job.slots[entries->first];
     for (const bool twins : {false, true}) {
       const bool wanted = twins ? AnyOf(slots, classes.group_count(), classes.count())
                                 : AnyOf(slots, 0, classes.group_count());
-      if (!wanted || StartGet(job, *entry, twins)) continue;
-      NotComing(job, *entry, twins, MissReason::kLoadFailed);
+      if (!wanted || StartGet(job, *entries, twins)) continue;
+      NotComing(job, entries->first, twins, MissReason::kLoadFailed);
       break;
     }
   }
@@ -183,64 +196,37 @@ void Loading::StartGets(LoadJob& job) {
 
 // All pieces that are wanted follow one another, so one request reads them. False: memory ran out,
 // and nothing of it is under way.
-bool Loading::StartGet(LoadJob& job, size_t entry, bool twins) {
+bool Loading::StartGet(LoadJob& job, const Entries& entries, bool twins) {
   try {
-    AskFor(job, entry, twins);
+    AskFor(job, entries, twins);
   } catch (const std::bad_alloc&) {
     return false;
   }
-  ++job.pending[entry];
+  for (size_t i = 0; i < entries.count; ++i) ++job.pending[entries.first + i];
   ++job.gets;
   ++gets_;
   return true;
 }
 
-void Loading::AskFor(LoadJob& job, size_t entry, bool twins) {
+void Loading::AskFor(LoadJob& job, const Entries& entries, bool twins) {
   const RecordShapes& shapes = cache_.shapes();
   auto get = std::make_shared<Get>(cache_);
   get->job = &job;
-  get->entry = entry;
+  get->entries = entries;
   get->twins = twins;
-  const tier::RecordIdentity identity = shapes.IdentityOf(job.RecordAt(entry), twins);
-  tier::Presence presence = tier::Presence::kPresent;
-  transfers_->Find({&identity.key, 1}, {&presence, 1});
-  get->is_question = presence == tier::Presence::kUnknown;
-  const PerClass<SlotId>& slots = job.slots[entry];
-  const auto is_wanted = [&](uint32_t c) {
-    return !slots[c].is_none() && cache_.classes().is_sealed(c) != twins;
-  };
-  bool reachable = true;
-  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
-    if (is_wanted(c)) reachable = reachable && !cache_.slots().HostBytes(slots[c]).empty();
-  }
-  std::span<std::byte> payload;
-  if (!reachable) {
-    get->chunk = get->staging->Take();
-    payload = (*get->staging)[*get->chunk];
-  }
-  tier::LoadRequest request = {.identity = identity, .layout = &shapes.record(twins)};
-  const tier::RecordLayout& layout = *request.layout;
-  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
-    if (!is_wanted(c)) continue;
-    const auto [first, count] = shapes.sections(c);
-    if (request.section_count == 0) request.section_first = first;
-    request.section_count += count;
-    if (reachable) {
-      shapes.Cut(c, cache_.slots().HostBytes(slots[c]), get->out);
-      continue;
-    }
-    for (uint32_t i = first; i < first + count; ++i) {
-      get->out.push_back(payload.subspan(layout.offset(i), layout.sections()[i].bytes));
-    }
+  get->run = twins ? nullptr : job.RunOf(entries.first);
+  tier::LoadRequest request = {
+      .identity = shapes.IdentityOf(
+          get->run != nullptr ? job.RecordOf(*get->run) : job.RecordAt(entries.first), twins)};
+  get->is_question = transfers_->PresenceOf(request.identity.key) == tier::Presence::kUnknown;
+  if (get->run != nullptr) {
+    AskForRun(*get, request);
+  } else {
+    AskForBlock(*get, request);
   }
   get->crcs.resize(get->out.size());
   request.out = get->out;
   request.crcs = get->crcs;
-  if (!reachable) {
-    request.loan = &get->loan;
-    get->arrived.resize(get->out.size());
-    get->sections.reserve(get->out.size());
-  }
   landing_.reserve(gets_ + 1);
   job.reading.push_back(get);
   try {
@@ -253,46 +239,123 @@ void Loading::AskFor(LoadJob& job, size_t entry, bool twins) {
   }
 }
 
+void Loading::AskForBlock(Get& get, tier::LoadRequest& request) {
+  const RecordShapes& shapes = cache_.shapes();
+  const PerClass<SlotId>& slots = get.job->slots[get.entries.first];
+  const auto is_wanted = [&](uint32_t c) {
+    return !slots[c].is_none() && cache_.classes().is_sealed(c) != get.twins;
+  };
+  bool reachable = true;
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+    if (is_wanted(c)) reachable = reachable && !cache_.slots().HostBytes(slots[c]).empty();
+  }
+  std::span<std::byte> payload;
+  if (!reachable) {
+    get.chunk = get.staging->Take();
+    payload = (*get.staging)[*get.chunk];
+  }
+  request.layout = &shapes.record(get.twins);
+  const tier::RecordLayout& layout = *request.layout;
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+    if (!is_wanted(c)) continue;
+    const auto [first, count] = shapes.sections(c);
+    if (request.section_count == 0) request.section_first = first;
+    request.section_count += count;
+    if (reachable) {
+      shapes.Cut(c, cache_.slots().HostBytes(slots[c]), get.out);
+      continue;
+    }
+    for (uint32_t i = first; i < first + count; ++i) {
+      get.out.push_back(payload.subspan(layout.offset(i), layout.sections()[i].bytes));
+    }
+  }
+  if (!reachable) {
+    request.loan = &get.loan;
+    get.arrived.resize(get.out.size());
+    get.sections.reserve(get.out.size());
+  }
+}
+
+// The host reaches the slots. What is not wanted of a run is read beside them.
+void Loading::AskForRun(Get& get, tier::LoadRequest& request) {
+  const RecordShapes& shapes = cache_.shapes();
+  std::vector<std::span<std::byte>> blocks(shapes.run_blocks());
+  for (size_t i = 0; i < get.entries.count; ++i) {
+    const size_t entry = get.entries.first + i;
+    const SlotId slot = get.job->slots[entry].front();
+    if (!slot.is_none())
+      blocks[get.job->NumberIn(*get.run, entry)] = cache_.slots().HostBytes(slot);
+  }
+  const auto is_unwanted = [](std::span<std::byte> block) { return block.empty(); };
+  const uint64_t bytes = cache_.classes().slot_bytes(0);
+  get.unwanted.resize(static_cast<size_t>(std::ranges::count_if(blocks, is_unwanted)) * bytes);
+  std::span<std::byte> rest = get.unwanted;
+  for (std::span<std::byte>& block : blocks) {
+    if (!block.empty()) continue;
+    block = rest.first(bytes);
+    rest = rest.subspan(bytes);
+  }
+  shapes.CutRun(std::span<const std::span<std::byte>>(blocks), get.out);
+  request.layout = &shapes.run();
+  request.section_count = static_cast<uint32_t>(get.out.size());
+}
+
 void Loading::EndGet(const std::shared_ptr<Get>& get, const StoreCompletion& ended) {
   if (Planted(Canary::kForgetLate) && get->job == nullptr) {
     --gets_;
     return;
   }
-  std::erase(get->job->reading, get);
+  LoadJob& job = *get->job;
+  std::erase(job.reading, get);
+  const auto [first, count] = get->entries;
   const bool came = ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed);
-  if (came && get->entry >= get->job->front) {
+  if (came && first + count > job.front) {
     ++cache_.store()->loaded;
-    LoadJob::Durable& durable = get->job->durable[get->entry];
-    (get->twins ? durable.twins : durable.sealed) = ended.is_durable;
+    for (size_t entry = first; entry < first + count; ++entry) {
+      (get->twins ? job.durable[entry].twins : job.durable[entry].sealed) = ended.is_durable;
+    }
     get->in_slots = TakeIn(*get);
     if (get->in_slots != nullptr) return landing_.push_back(get);
     if (get->chunk) return EndLanding(*get);
   }
-  LoadJob& job = *get->job;
-  --gets_;
-  --job.gets;
-  --job.pending[get->entry];
-  if (get->entry < job.front) return GiveBack(job, get->entry);
-  if (came) return;
+  NoLongerPending(*get);
+  if (came || first + count <= job.front) return;
   // What a remote might have had, and has not, is missing for the reason that memory knows.
   const bool was_asked = get->is_question && ended.outcome == StoreOutcome::kAbsent;
-  NotComing(job, get->entry, get->twins,
+  NotComing(job, std::max(first, job.front), get->twins,
             was_asked ? MissReason::kNeverSeen : ReasonOf(ended.outcome));
+}
+
+// What was computed meanwhile is given back.
+void Loading::NoLongerPending(Get& get) {
+  LoadJob& job = *get.job;
+  --gets_;
+  --job.gets;
+  const auto [first, count] = get.entries;
+  for (size_t entry = first; entry < first + count; ++entry) {
+    --job.pending[entry];
+    if (entry < job.front) GiveBack(job, entry);
+  }
 }
 
 // What was read counts as what the store compared, or is compared when it is in its slots: its
 // checksums go with the bytes. Returns when they are there; null: they are.
 std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
   LoadJob& job = *get.job;
+  if (get.run != nullptr) {
+    TakeRunIn(get);
+    return nullptr;
+  }
   std::byte* payload = nullptr;
   if (get.chunk) payload = (*get.staging)[*get.chunk].data();
   if (get.loan.number != 0) payload = const_cast<std::byte*>(get.loan.payload.data());
   uint32_t done = 0;
   for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
-    const SlotId slot = job.slots[get.entry][c];
+    const SlotId slot = job.slots[get.entries.first][c];
     if (slot.is_none() || cache_.classes().is_sealed(c) == get.twins) continue;
     const uint32_t count = cache_.shapes().sections(c).count;
-    job.crcs[get.entry][c] = cache_.shapes().Join(c, std::span(get.crcs).subspan(done, count));
+    job.crcs[get.entries.first][c] =
+        cache_.shapes().Join(c, std::span(get.crcs).subspan(done, count));
     if (payload != nullptr) {
       get.sections.clear();
       cache_.shapes().CutPayload(c, payload, std::span(get.arrived).subspan(done, count),
@@ -302,6 +365,17 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
     done += count;
   }
   return payload != nullptr ? cache_.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
+}
+
+// Those that were computed meanwhile have no slot.
+void Loading::TakeRunIn(Get& get) {
+  LoadJob& job = *get.job;
+  for (size_t i = 0; i < get.entries.count; ++i) {
+    const size_t entry = get.entries.first + i;
+    if (job.slots[entry].front().is_none()) continue;
+    const auto block = static_cast<uint32_t>(job.NumberIn(*get.run, entry));
+    job.crcs[entry].front() = cache_.shapes().JoinRun(block, get.crcs);
+  }
 }
 
 // Copies take place one after the other, so the first one that is not done holds up the others.
@@ -319,24 +393,23 @@ bool Loading::Land() {
 void Loading::EndLanding(Get& get) {
   LoadJob& job = *get.job;
   const Result<void> landed = cache_.slots().ops().outcome();
-  --gets_;
-  --job.gets;
-  --job.pending[get.entry];
+  NoLongerPending(get);
   if (!landed && !job.device_failed) {
     job.device_failed = true;
     LogWarn("load: {}; what did not come is computed", landed.error().message);
   }
-  if (get.entry < job.front) return GiveBack(job, get.entry);
+  const size_t entry = get.entries.first;
+  if (entry < job.front) return;
   const bool same = get.arrived == get.crcs || Planted(Canary::kTrustArrived);
   const bool intact = landed && same;
-  if (intact || get.entry >= job.end) return;
+  if (intact || entry >= job.end) return;
   if (landed && get.loan.number != 0) {
     transfers_->Return(std::exchange(get.loan, {}), /*damaged=*/true);
     get.staging->Give(*std::exchange(get.chunk, std::nullopt));  // it is taken again
     --cache_.store()->loaded;
-    if (StartGet(job, get.entry, get.twins)) return;
+    if (StartGet(job, get.entries, get.twins)) return;
   }
-  NotComing(job, get.entry, get.twins, MissReason::kLoadFailed);
+  NotComing(job, entry, get.twins, MissReason::kLoadFailed);
 }
 
 bool Loading::AwaitCopies() {
@@ -361,7 +434,8 @@ void Loading::NotComing(LoadJob& job, size_t entry, bool twins, MissReason reaso
 // What comes after the end, or was computed, is of no use any more.
 void Loading::CancelGets(LoadJob& job) {
   for (const auto& get : job.reading) {
-    if (get->job == nullptr || job.IsWanted(get->entry)) continue;
+    const auto [first, count] = get->entries;
+    if (get->job == nullptr || job.IsWanted(first, count)) continue;
     if (Planted(Canary::kForgetLate)) {
       --job.gets;
       get->job = nullptr;

@@ -45,23 +45,47 @@ std::vector<Resident> ResidentOf(const SlotClasses& classes, uint64_t blocks,
   return resident;
 }
 
+/// Adds the next of them, or those of its run where the store has that one; how many.
+size_t AddNext(const RecordChain& chain, std::span<const Resident> resident, RecordReads& reads) {
+  const RecordShapes& shapes = chain.cache().shapes();
+  const Resident& first = resident.front();
+  if (!chain.HasRun(first.block)) {
+    const SectionRange sections = shapes.sections(first.group);
+    const RecordReads::To to{.slot = first.slot,
+                             .bytes = chain.cache().classes().slot_bytes(first.group),
+                             .sections = sections.count};
+    reads.AddBlock(chain, first.block, sections.first, {&to, 1});
+    return 1;
+  }
+  const size_t count = std::min<size_t>(shapes.run_blocks(), resident.size());
+  std::vector<RecordReads::To> to;
+  for (const LayerBytes& layer : shapes.layers()) {
+    for (size_t i = 0; i < shapes.run_blocks(); ++i) {
+      to.push_back({.slot = i < count ? resident[i].slot : SlotId::None(),
+                    .offset = layer.offset,
+                    .bytes = layer.bytes,
+                    .sections = 1});
+    }
+  }
+  reads.AddRun(chain, first.block, 0, to);
+  return count;
+}
+
 /// Reads them. The first block that did not come, if any.
 std::optional<uint64_t> ReadAll(const RecordChain& chain, std::span<const Resident> resident) {
-  LockedState& cache = chain.cache();
-  RecordReads reads(cache);
-  for (size_t begin = 0; begin < resident.size(); begin += kReadsAtOnce) {
-    const auto some = resident.subspan(begin, std::min(kReadsAtOnce, resident.size() - begin));
+  RecordReads reads(chain.cache());
+  while (!resident.empty()) {
+    const uint64_t first = resident.front().block;
     reads.Clear();
-    for (const Resident& each : some) {
-      reads.Add(chain, each.block,
-                {.slot = each.slot,
-                 .bytes = cache.classes().slot_bytes(each.group),
-                 .sections = cache.shapes().sections(each.group)});
+    for (size_t added = 0; added < kReadsAtOnce && !resident.empty();) {
+      const size_t next = AddNext(chain, resident, reads);
+      resident = resident.subspan(next);
+      added += next;
     }
     reads.Begin();
     const auto came = reads.Await(/*cancel=*/nullptr);
-    if (!came) return some.front().block;
-    if (*came) return some[(*came)->read].block;
+    if (!came) return first;
+    if (*came) return (*came)->block;
   }
   return std::nullopt;
 }
@@ -134,31 +158,32 @@ Result<void> Admission::CheckStreamFits(const PublishLocation& location, const S
                           StoreBytesFor(stored)));
 }
 
-// What the store has of a plan's prompt from the front on, in memory or not.
-RecordChain Admission::ChainOf(const PlanState& plan) {
+// What the store has of a plan's hit from the front on, in memory or not: so many blocks of the
+// chain, which has the keys of all of the last one's run, if they are known.
+std::pair<RecordChain, uint64_t> Admission::ChainOf(const PlanState& plan) {
+  const uint64_t hit = std::max<uint64_t>(plan.load.blocks, plan.path.size());
+  const uint64_t run_blocks = cache_.shapes().run_blocks();
+  const std::span<const TokenId> tokens =
+      plan.prompt.empty() ? std::span(plan.resident_tokens) : std::span(plan.prompt);
   RecordChain chain(cache_, plan.location);
-  if (plan.load.blocks > plan.path.size()) {
-    chain.Add(std::span<const TokenId>(plan.prompt)
-                  .first(plan.load.blocks * uint64_t{cache_.block_tokens()}));
-  } else {
-    chain.Add(plan.resident_tokens);
-  }
+  chain.Add(tokens.first(
+      std::min<uint64_t>(tokens.size(), RoundUp(hit, run_blocks) * cache_.block_tokens())));
   transfer::Transfers& transfers = *cache_.transfers();
   uint64_t there = 0;
   const auto has = [&](uint64_t blocks) {
-    tier::Presence presence = tier::Presence::kPresent;
     while (there < blocks) {
-      transfers.Find({&chain.key(there), 1}, {&presence, 1});
-      if (presence != tier::Presence::kPresent) return false;
+      if (chain.HasRun(there)) {
+        there += run_blocks;
+        continue;
+      }
+      if (transfers.PresenceOf(chain.key(there)) != tier::Presence::kPresent) return false;
       ++there;
     }
     return true;
   };
-  const uint64_t in_memory = std::min<uint64_t>(plan.path.size(), chain.blocks());
-  if (!has(in_memory)) transfers.FlushAll(kWrittenWaitUs);
-  has(chain.blocks());
-  chain.Cut(there * cache_.block_tokens());
-  return chain;
+  if (!has(plan.path.size())) transfers.FlushAll(kWrittenWaitUs);
+  has(hit);
+  return {std::move(chain), std::min(there, hit)};
 }
 
 Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
@@ -174,7 +199,7 @@ Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
   const uint64_t blocks = DivUp(tokens, uint64_t{cache_.block_tokens()});
   QUIRE_ASSIGN(const StreamNeeds needs, StreamNeedsOf(cache_, options));
   QUIRE_TRY(CheckStreamFits(location, needs, most, options));
-  RecordChain chain = ChainOf(state);
+  auto [chain, there] = ChainOf(state);
   plan.reset();  // it holds nothing of what is in memory already
 
   auto classes =
@@ -195,12 +220,13 @@ Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
 
   std::vector<Resident> resident;
   for (int attempt = 0;; ++attempt) {
-    if (attempt == kAttempts) chain.Cut(0);
-    resident = ResidentOf(*classes, chain.blocks(), own);
+    if (attempt == kAttempts) there = 0;
+    resident = ResidentOf(*classes, there, own);
     const auto failed = ReadAll(chain, resident);
     if (!failed) break;
-    chain.Cut(*failed * cache_.block_tokens());
+    there = *failed;
   }
+  chain.Cut(there * cache_.block_tokens());
   BlockList list(cache_.classes().count(), cache_.block_tokens(), /*keeps_tokens=*/false);
   list.Resize(chain.blocks());
   std::vector<SlotId> held;

@@ -12,6 +12,7 @@
 #include "cache/state/locked_state.h"
 #include "cache/verbs/tenants.h"
 #include "tier/record.h"
+#include "transfer/transfers.h"
 
 namespace quire::cache {
 
@@ -36,10 +37,10 @@ class RecordChain {
   /// Whole blocks.
   uint64_t blocks() const { return keys_.size(); }
   const Digest& key(uint64_t block) const { return keys_[block]; }
-  /// Valid until the next Add.
-  std::span<const TokenId> TokensOf(uint64_t block) const {
+  /// Of `count` blocks. Valid until the next Add.
+  std::span<const TokenId> TokensOf(uint64_t block, uint64_t count = 1) const {
     const uint64_t block_tokens = cache_->block_tokens();
-    return std::span<const TokenId>(tokens_).subspan(block * block_tokens, block_tokens);
+    return std::span<const TokenId>(tokens_).subspan(block * block_tokens, count * block_tokens);
   }
   void Add(std::span<const TokenId> tokens) {
     const uint32_t block_tokens = cache_->block_tokens();
@@ -63,6 +64,23 @@ class RecordChain {
                                         .block_index = block,
                                         .tokens = tokens},
                                        /*of_twins=*/false);
+  }
+  /// The same of the run that begins with a block, whose `tokens` are those of all its blocks.
+  tier::RecordIdentity IdentityOfRun(uint64_t block, std::span<const TokenId> tokens) const {
+    const RecordShapes& shapes = cache_->shapes();
+    return shapes.IdentityOf({.key = RunKey(keys_[block + shapes.run_blocks() - 1]),
+                              .publisher = publisher_,
+                              .erase_epoch = location_.below_epoch,
+                              .block_index = block,
+                              .tokens = tokens},
+                             /*of_twins=*/false);
+  }
+  /// The store has the run that begins with a block, all of whose keys are known.
+  bool HasRun(uint64_t block) const {
+    const uint64_t count = cache_->shapes().run_blocks();
+    if (count == 1 || block % count != 0 || block + count > blocks()) return false;
+    const Digest key = RunKey(keys_[block + count - 1]);
+    return cache_->transfers()->PresenceOf(key) == tier::Presence::kPresent;
   }
 
  private:

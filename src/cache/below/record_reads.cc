@@ -20,15 +20,40 @@ void RecordReads::Clear() {
   host_.clear();
 }
 
-void RecordReads::Add(const RecordChain& chain, uint64_t block, const To& to) {
+// Nothing: it does not go straight to a slot.
+std::span<std::byte> RecordReads::SlotOf(const To& to) const {
+  if (to.slot.is_none()) return {};
+  const std::span<std::byte> slot = cache_.slots().HostBytes(to.slot);
+  return slot.empty() ? slot : slot.subspan(to.offset, to.bytes);
+}
+
+RecordReads::Read& RecordReads::Add(uint64_t block, std::span<const TokenId> tokens,
+                                    uint32_t section, std::span<const To> to) {
   if (count_ == reads_.size()) reads_.emplace_back();
   Read& read = reads_[count_++];
-  const auto tokens = chain.TokensOf(block);
+  read.block = block;
+  read.section = section;
   read.tokens.assign(tokens.begin(), tokens.end());
-  read.identity = chain.IdentityOf(block, read.tokens);
-  read.to = to;
+  read.to.assign(to.begin(), to.end());
   read.at = host_.size();
-  if (cache_.slots().HostBytes(to.slot).empty()) host_.resize(host_.size() + to.bytes);
+  for (const To& each : to) {
+    if (SlotOf(each).empty()) host_.resize(host_.size() + each.bytes);
+  }
+  return read;
+}
+
+void RecordReads::AddBlock(const RecordChain& chain, uint64_t block, uint32_t section,
+                           std::span<const To> to) {
+  Read& read = Add(block, chain.TokensOf(block), section, to);
+  read.layout = &cache_.shapes().sealed();
+  read.identity = chain.IdentityOf(block, read.tokens);
+}
+
+void RecordReads::AddRun(const RecordChain& chain, uint64_t block, uint32_t section,
+                         std::span<const To> to) {
+  Read& read = Add(block, chain.TokensOf(block, cache_.shapes().run_blocks()), section, to);
+  read.layout = &cache_.shapes().run();
+  read.identity = chain.IdentityOfRun(block, read.tokens);
 }
 
 // What cannot be begun for want of memory does not come.
@@ -43,24 +68,28 @@ void RecordReads::Begin() {
 }
 
 void RecordReads::BeginOne(Read& read, uint64_t deadline_us) {
-  const tier::RecordLayout& layout = cache_.shapes().sealed();
-  const auto [first, count] = read.to.sections;
-  std::span<std::byte> bytes = cache_.slots().HostBytes(read.to.slot);
-  bytes = bytes.empty() ? std::span(host_).subspan(read.at, read.to.bytes)
-                        : bytes.subspan(read.to.offset, read.to.bytes);
   read.out.clear();
-  for (const tier::SectionSpec& section : layout.sections().subspan(first, count)) {
-    read.out.push_back(bytes.first(section.bytes));
-    bytes = bytes.subspan(section.bytes);
+  uint64_t at = read.at;
+  for (const To& to : read.to) {
+    std::span<std::byte> bytes = SlotOf(to);
+    if (bytes.empty()) {
+      bytes = std::span(host_).subspan(at, to.bytes);
+      at += to.bytes;
+    }
+    const size_t first = read.section + read.out.size();
+    for (const tier::SectionSpec& section : read.layout->sections().subspan(first, to.sections)) {
+      read.out.push_back(bytes.first(section.bytes));
+      bytes = bytes.subspan(section.bytes);
+    }
   }
   const auto at_end = [this, &read](const tier::StoreCompletion& end) {
     read.end = end;
     --left_;
   };
   cache_.transfers()->Read({.identity = read.identity,
-                            .layout = &layout,
-                            .section_first = first,
-                            .section_count = count,
+                            .layout = read.layout,
+                            .section_first = read.section,
+                            .section_count = static_cast<uint32_t>(read.out.size()),
                             .out = read.out},
                            deadline_us, ends_, at_end);
   ++left_;
@@ -82,7 +111,7 @@ Result<std::optional<RecordReads::Failed>> RecordReads::Await(const std::atomic<
   for (size_t i = 0; i < count_; ++i) {
     const tier::StoreCompletion& end = reads_[i].end;
     if (end.outcome == tier::StoreOutcome::kOk) continue;
-    return Failed{.read = i, .outcome = end.outcome, .miss = end.miss};
+    return Failed{.block = reads_[i].block, .outcome = end.outcome, .miss = end.miss};
   }
   QUIRE_TRY(CopyIn());
   return std::nullopt;
@@ -92,9 +121,13 @@ Result<void> RecordReads::CopyIn() {
   if (host_.empty()) return {};
   const Slots& slots = cache_.slots();
   for (const Read& read : std::span(reads_).first(count_)) {
-    if (!slots.HostBytes(read.to.slot).empty()) continue;
-    slots.ops().CopyIn(host_.data() + read.at, {.bytes = read.to.bytes},
-                       slots.data(read.to.slot) + read.to.offset);
+    uint64_t at = read.at;
+    for (const To& to : read.to) {
+      if (!SlotOf(to).empty()) continue;
+      if (!to.slot.is_none())
+        slots.ops().CopyIn(host_.data() + at, {.bytes = to.bytes}, slots.data(to.slot) + to.offset);
+      at += to.bytes;
+    }
   }
   return slots.ops().SynchronizeCopies(CopyWay::kIn);  // it is read into again
 }

@@ -22,15 +22,16 @@ namespace quire::cache {
 ///           or ended
 class RecordReads {
  public:
-  /// Where the bytes of consecutive sections of a block go: [offset, offset + bytes) of a slot.
+  /// Where the next `sections` sections of a record go: [offset, offset + bytes) of a slot. Without
+  /// a slot they are not wanted.
   struct To {
     SlotId slot{};
     uint64_t offset = 0;
     uint64_t bytes = 0;
-    SectionRange sections{};
+    uint32_t sections = 0;
   };
   struct Failed {
-    size_t read = 0;  // the first that did not come
+    uint64_t block = 0;  // the first that did not come
     tier::StoreOutcome outcome{};
     tier::RecordMiss miss{};
   };
@@ -41,7 +42,9 @@ class RecordReads {
 
   /// Those of before are not there any more; needs that they are done.
   void Clear();
-  void Add(const RecordChain& chain, uint64_t block, const To& to);
+  /// Sections of a block's record, or of the run that begins with it, from `section` on.
+  void AddBlock(const RecordChain& chain, uint64_t block, uint32_t section, std::span<const To> to);
+  void AddRun(const RecordChain& chain, uint64_t block, uint32_t section, std::span<const To> to);
   /// Begins all that were added.
   void Begin();
   bool IsDone();
@@ -53,8 +56,10 @@ class RecordReads {
 
  private:
   struct Read {
-    To to{};
     uint64_t block = 0;
+    const tier::RecordLayout* layout = nullptr;
+    uint32_t section = 0;
+    std::vector<To> to{};
     WipedVector<TokenId> tokens{};
     std::vector<std::span<std::byte>> out{};
     uint64_t at = 0;  // in `host_`
@@ -62,13 +67,16 @@ class RecordReads {
     tier::StoreCompletion end{};
   };
 
+  Read& Add(uint64_t block, std::span<const TokenId> tokens, uint32_t section,
+            std::span<const To> to);
+  std::span<std::byte> SlotOf(const To& to) const;
   void BeginOne(Read& read, uint64_t deadline_us);
   Result<void> CopyIn();
 
   LockedState& cache_;
   std::vector<Read> reads_;  // the first `count_`
   size_t count_ = 0;
-  std::vector<std::byte> host_;  // where the host cannot reach slots
+  std::vector<std::byte> host_;  // where there is no slot, or the host cannot reach it
   size_t left_ = 0;              // that have not ended
   transfer::Ends ends_;
 };

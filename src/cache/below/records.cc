@@ -1,5 +1,6 @@
 #include "cache/below/records.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/hash.h"
@@ -7,6 +8,8 @@
 
 namespace quire::cache {
 namespace {
+
+constexpr uint16_t kAllStreams = 2;  // as the stream of a section that has K and V
 
 /// Appends the sections of one group in one form.
 SectionRange AddSections(const codec::SlotLayout& layout, uint32_t group, ArenaLayout arena,
@@ -81,7 +84,46 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   shapes.geometry_ = GeometryFingerprint(options.geometry);
   shapes.group_count_ = classes.group_count();
   shapes.ranges_ = ranges;
+  shapes.block_tokens_ = classes.block_tokens();
+  const bool is_whole = classes.group_count() == 1 && !classes.reach(0).windowed();
+  if (is_whole && classes.residual_blocks() == 0 && options.layout == ArenaLayout::kBlockMajor) {
+    uint64_t offset = 0;
+    for (const tier::SectionSpec& section : shapes.sealed_.sections()) {
+      if (section.layer_first == shapes.layers_.size())
+        shapes.layers_.push_back({.offset = offset});
+      shapes.layers_.back().bytes += section.bytes;
+      offset += section.bytes;
+    }
+  }
   return shapes;
+}
+
+void RecordShapes::FitRuns(uint64_t record_bytes_max) {
+  if (layers_.empty()) return;
+  for (uint32_t blocks = kSplitTokens / block_tokens_; blocks > 1; blocks /= 2) {
+    std::vector<tier::SectionSpec> sections;
+    const auto of_block = sealed_.sections();
+    for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
+      tier::SectionSpec section =
+          *std::ranges::find(of_block, layer, &tier::SectionSpec::layer_first);
+      section.stream = kAllStreams;
+      section.bytes = layers_[layer].bytes;
+      sections.insert(sections.end(), blocks, section);
+    }
+    auto layout = tier::RecordLayout::Create(blocks * block_tokens_, std::move(sections));
+    if (!layout || layout->record_bytes() > record_bytes_max) continue;
+    run_ = std::move(*layout);
+    run_blocks_ = blocks;
+    return;
+  }
+}
+
+uint32_t RecordShapes::JoinRun(uint32_t block, std::span<const uint32_t> crcs) const {
+  Crc32cJoiner joiner;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    joiner.Add(crcs[layer * run_blocks_ + block], layers_[layer].bytes);
+  }
+  return joiner.value();
 }
 
 tier::RecordIdentity RecordShapes::IdentityOf(tier::RecordIdentity block, bool of_twins) const {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,11 +20,19 @@ Digest ProfileFingerprint(const NumericProfile& profile);
 Digest GeometryFingerprint(const Geometry& geometry);
 /// The key of a block's open forms, which are a record of their own.
 Digest TwinKey(const Digest& block_key);
+/// The key of a run, which is a record of its own, from that of its last block.
+Digest RunKey(const Digest& last_block_key);
 
 /// Consecutive sections of a record.
 struct SectionRange {
   uint32_t first = 0;
   uint32_t count = 0;
+};
+
+/// One layer in a slot that has all of them.
+struct LayerBytes {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
 };
 
 /// The records of a cache: one of all sealed forms of a block, and where codecs encode one of its
@@ -47,6 +56,29 @@ class RecordShapes {
   const tier::RecordLayout& record(bool of_twins) const { return of_twins ? twins() : sealed(); }
   /// In the record that a class belongs to.
   SectionRange sections(uint32_t slot_class) const { return ranges_[slot_class]; }
+  /// Makes runs as long as a store takes them, up to a split; none where a slot has not all layers
+  /// of its blocks, or these have other forms.
+  void FitRuns(uint64_t record_bytes_max);
+  /// Blocks of a run; 1: there are no runs.
+  uint32_t run_blocks() const { return run_blocks_; }
+  /// Needs runs.
+  const tier::RecordLayout& run() const { return *run_; }
+  std::span<const LayerBytes> layers() const { return layers_; }
+  /// The sections of one layer in a run.
+  SectionRange RunSections(uint32_t layer) const {
+    return {.first = layer * run_blocks_, .count = run_blocks_};
+  }
+  /// Appends all sections of a run. Shape: slots [run_blocks], each [slot_bytes]
+  template <typename Byte>
+  void CutRun(std::span<const std::span<Byte>> slots, std::vector<std::span<Byte>>& out) const {
+    for (const auto& [offset, bytes] : layers_) {
+      for (const std::span<Byte> slot : slots) {
+        out.push_back(slot.subspan(offset, bytes));
+      }
+    }
+  }
+  /// The checksum of the slot of a run's `block`th block. Shape: crcs [run().sections()]
+  uint32_t JoinRun(uint32_t block, std::span<const uint32_t> crcs) const;
   /// Appends the sections of a slot. Shape: bytes [slot_bytes], pieces one after the other
   template <typename Byte>
   void Cut(uint32_t slot_class, std::span<Byte> bytes, std::vector<std::span<Byte>>& out) const {
@@ -74,6 +106,10 @@ class RecordShapes {
   tier::RecordLayout sealed_;
   std::optional<tier::RecordLayout> twins_{};
   PerClass<SectionRange> ranges_{};
+  std::vector<LayerBytes> layers_{};  // empty: no runs
+  uint32_t block_tokens_ = 0;
+  uint32_t run_blocks_ = 1;
+  std::optional<tier::RecordLayout> run_{};
 };
 
 }  // namespace quire::cache

@@ -63,6 +63,15 @@ StreamLayout Moved(StreamLayout stream, uint64_t from, uint64_t to) {
   return stream;
 }
 
+// What is in memory becomes runs, even where the store has its blocks one by one: it has each run
+// that it is given only once.
+uint64_t FirstToWrite(const RecordChain& chain, const SequenceOptions& options) {
+  const uint32_t block_tokens = chain.cache().block_tokens();
+  if (chain.cache().shapes().run_blocks() == 1) return chain.blocks();
+  return WindowReach::OfResident(options.resident_tokens, block_tokens)
+      .first_needed(chain.blocks() * block_tokens);
+}
+
 ErrorCode CodeOf(StoreOutcome outcome) {
   switch (outcome) {
     case StoreOutcome::kMiss:
@@ -159,7 +168,7 @@ SequenceStream::SequenceStream(RecordChain chain, const StreamNeeds& needs,
       ring_(std::move(ring)),
       charge_(std::move(charge)),
       states_(std::move(states)),
-      writes_(chain_, chain_.blocks()) {
+      writes_(chain_, FirstToWrite(chain_, options)) {
   LockedState& cache = chain_.cache();
   const auto [first, count] = cache.shapes().sections(needs.slot_class);
   const auto specs = cache.shapes().sealed().sections().subspan(first, count);
@@ -240,12 +249,24 @@ void SequenceStream::Begin(uint32_t number, const ContextPiece& piece) {
   Place& place = places_[number];
   place.piece = piece;
   place.reads.Clear();
-  for (uint64_t i = 0; i < piece.block_count; ++i) {
-    place.reads.Add(chain_, piece.first_block + i,
-                    {.slot = RingSlot(number, i),
-                     .offset = CellOffset(number),
-                     .bytes = region.bytes,
-                     .sections = region.sections});
+  const uint32_t run_blocks = chain_.cache().shapes().run_blocks();
+  std::vector<RecordReads::To> to;
+  for (uint64_t i = 0; i < piece.block_count; i += to.size()) {
+    const bool is_run = chain_.HasRun(piece.first_block + i);
+    const uint64_t count = is_run ? run_blocks : 1;
+    to.clear();
+    for (uint64_t j = i; j < i + count; ++j) {
+      to.push_back({.slot = RingSlot(number, j),
+                    .offset = CellOffset(number),
+                    .bytes = region.bytes,
+                    .sections = is_run ? 1 : region.sections.count});
+    }
+    if (is_run) {
+      place.reads.AddRun(chain_, piece.first_block + i,
+                         chain_.cache().shapes().RunSections(piece.layer).first, to);
+    } else {
+      place.reads.AddBlock(chain_, piece.first_block + i, region.sections.first, to);
+    }
   }
   place.reads.Begin();
 }
@@ -266,7 +287,7 @@ Result<void> SequenceStream::Await(uint32_t number) {
 
 std::unexpected<Error> SequenceStream::NotThere(const ContextPiece& piece,
                                                 const RecordReads::Failed& failed) {
-  const uint64_t block = piece.first_block + failed.read;
+  const uint64_t block = failed.block;
   const uint64_t block_tokens = chain_.cache().block_tokens();
   const std::string why =
       failed.outcome == StoreOutcome::kMiss

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cache/below/read_ahead.h"
@@ -72,9 +73,11 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   uint64_t begun() const { return writes_.begun(); }
   /// Tokens are committed.
   void Add(std::span<const TokenId> tokens) { chain_.Add(tokens); }
-  /// The block after those given is whole in all layers, and its tokens are committed; its bytes
-  /// stay until it is durable or cut.
-  void Write(const PerClass<SlotId>& slots) { writes_.Write(slots); }
+  /// Of the blocks that it knows.
+  uint64_t whole_tokens() const { return chain_.blocks() * chain_.cache().block_tokens(); }
+  /// The blocks after those given are whole in all layers, and their tokens are committed; they
+  /// become one record, and their bytes stay until it is durable or cut.
+  void Write(std::vector<PerClass<SlotId>> slots) { writes_.Write(std::move(slots)); }
   /// Of the first `blocks` blocks, those that the store has, each with all before it. Waits for
   /// them, though not for ever, and not again for what did not come in time.
   uint64_t AwaitDurable(uint64_t blocks);
@@ -103,7 +106,7 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   StreamedStats stats() const override { return stats_; }
 
  private:
-  // Bytes of a layer in a slot of the class, and which sections they are.
+  // Bytes of a layer in a slot of the class, and which sections of a block's record they are.
   struct Region {
     uint64_t offset = 0;
     uint64_t bytes = 0;

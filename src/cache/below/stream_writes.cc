@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bits.h"
 #include "cache/below/outgoing_record.h"
 
 namespace quire::cache {
@@ -32,7 +33,7 @@ StreamWrites::StreamWrites(const RecordChain& chain, uint64_t durable)
     : chain_(chain),
       transfers_(*chain.cache().transfers()),
       ends_(transfers_, /*wakes=*/true),
-      durable_(durable) {
+      durable_(RoundDown(durable, uint64_t{chain.cache().shapes().run_blocks()})) {
   transfers_.Attach(*this);
 }
 
@@ -43,7 +44,7 @@ StreamWrites::~StreamWrites() {
 
 uint64_t StreamWrites::begun() const {
   MutexLock lock(mutex_);
-  return durable_ + blocks_.size();
+  return records_.empty() ? durable_ : records_.back()->end();
 }
 
 uint64_t StreamWrites::durable() const {
@@ -51,25 +52,26 @@ uint64_t StreamWrites::durable() const {
   return durable_;
 }
 
-void StreamWrites::Write(const PerClass<SlotId>& slots) {
-  auto block = std::make_shared<Block>(chain_, begun(), slots);
+void StreamWrites::Write(std::vector<PerClass<SlotId>> slots) {
+  auto record = std::make_shared<Record>(chain_, begun(), std::move(slots));
   {
     MutexLock lock(mutex_);
-    blocks_.push_back(std::move(block));
+    records_.push_back(std::move(record));
   }
   transfers_.Wake();
 }
 
-std::shared_ptr<StreamWrites::Block> StreamWrites::FirstWaiting() const {
+std::shared_ptr<StreamWrites::Record> StreamWrites::FirstWaiting() const {
   MutexLock lock(mutex_);
-  const auto found = std::ranges::find_if(blocks_, [](const auto& block) { return block->waits; });
-  return found == blocks_.end() ? nullptr : *found;
+  const auto found =
+      std::ranges::find_if(records_, [](const auto& record) { return record->waits; });
+  return found == records_.end() ? nullptr : *found;
 }
 
 transfer::Worker::Turned StreamWrites::Turn() {
   MutexLock turn(turn_mutex_);
   Turned turned = {.worked = ends_.Run()};
-  std::shared_ptr<Block> next = FirstWaiting();
+  std::shared_ptr<Record> next = FirstWaiting();
   for (uint32_t i = 0; i < kWritesAtOnce && next != nullptr && transfers_.MayWrite(); ++i) {
     Give(next);
     ends_.Run();  // one that was refused is the next one again
@@ -81,43 +83,67 @@ transfer::Worker::Turned StreamWrites::Turn() {
   return turned;
 }
 
-void StreamWrites::Give(const std::shared_ptr<Block>& block) {
+void StreamWrites::Give(const std::shared_ptr<Record>& record) {
+  bool is_there = true;
+  if (record->is_run()) {
+    GiveRun(record);
+  } else {
+    is_there = GiveBlock(record);
+  }
+  MutexLock lock(mutex_);
+  record->waits = false;
+  if (!is_there) record->outcome = StoreOutcome::kIo;
+}
+
+bool StreamWrites::GiveBlock(const std::shared_ptr<Record>& record) {
   LockedState& cache = chain_.cache();
   std::optional<MutexLock<Mutex>> reading;
   if (!cache.slots().on_host()) reading.emplace(cache.reading_mutex());
-  OutgoingRecord record(cache, block->identity, /*twins=*/false);
-  record.Begin(block->slots);
-  const bool is_there = record.Await().has_value();
-  if (is_there) {
-    record.Write(
-        ends_, [this, block](const tier::StoreCompletion& end) { EndBlock(*block, end.outcome); });
-  }
-  MutexLock lock(mutex_);
-  block->waits = false;
-  if (!is_there) block->outcome = StoreOutcome::kIo;
+  OutgoingRecord outgoing(cache, record->identity, /*twins=*/false);
+  outgoing.Begin(record->slots.front());
+  if (!outgoing.Await()) return false;
+  outgoing.Write(ends_, AtEndOf(record));
+  return true;
 }
 
-void StreamWrites::EndBlock(Block& block, StoreOutcome outcome) {
-  MutexLock lock(mutex_);
-  if (outcome == StoreOutcome::kBusy) {
-    block.waits = true;
-  } else {
-    block.outcome = outcome;
+// There are runs only where the host reaches the slots.
+void StreamWrites::GiveRun(const std::shared_ptr<Record>& record) {
+  const Slots& slots = chain_.cache().slots();
+  const RecordShapes& shapes = chain_.cache().shapes();
+  std::vector<std::span<const std::byte>> blocks;
+  for (const PerClass<SlotId>& of_block : record->slots) {
+    blocks.emplace_back(slots.HostBytes(of_block.front()));
   }
+  std::vector<std::span<const std::byte>> sections;
+  shapes.CutRun(std::span<const std::span<const std::byte>>(blocks), sections);
+  static_cast<void>(slots.ops().Synchronize());
+  transfers_.Write({.identity = record->identity, .layout = &shapes.run(), .sections = sections},
+                   ends_, AtEndOf(record));
+}
+
+transfer::AtEnd StreamWrites::AtEndOf(const std::shared_ptr<Record>& record) {
+  return [this, record](const tier::StoreCompletion& end) {
+    MutexLock lock(mutex_);
+    if (end.outcome == StoreOutcome::kBusy) {
+      record->waits = true;
+    } else {
+      record->outcome = end.outcome;
+    }
+  };
 }
 
 // What failed is tried again when it is asked for the next time.
 void StreamWrites::TakeEnded() {
-  while (!blocks_.empty()) {
-    const auto outcome = blocks_.front()->outcome;
+  while (!records_.empty()) {
+    const auto outcome = records_.front()->outcome;
     if (!outcome) return;
     if (!StoreHasIt(*outcome)) {
       failure_ = outcome;
       return;
     }
     failure_.reset();
-    blocks_.pop_front();
-    ++durable_;
+    durable_ = records_.front()->end();
+    records_.pop_front();
   }
 }
 
@@ -125,9 +151,9 @@ void StreamWrites::TakeEnded() {
 void StreamWrites::AwaitEnds(uint64_t first, uint64_t count, uint64_t timeout_us) {
   const auto have_ended = [&] {
     MutexLock lock(mutex_);
-    const auto begin = blocks_.begin() + static_cast<ptrdiff_t>(first);
+    const auto begin = records_.begin() + static_cast<ptrdiff_t>(first);
     return std::all_of(begin, begin + static_cast<ptrdiff_t>(count),
-                       [](const auto& block) { return block->outcome.has_value(); });
+                       [](const auto& record) { return record->outcome.has_value(); });
   };
   const transfer::Transfers::Turning here{.worker = this};
   hurries_ = true;
@@ -141,14 +167,14 @@ bool StreamWrites::Await(uint64_t blocks, uint64_t timeout_us) {
     MutexLock lock(mutex_);
     TakeEnded();
     if (durable_ >= blocks) return true;
-    count = blocks - durable_;
-    if (count > blocks_.size()) return false;
+    while (count < records_.size() && records_[count]->first < blocks) ++count;
+    if (count == 0 || records_[count - 1]->end() < blocks) return false;
     for (uint64_t i = 0; i < count; ++i) {
-      Block& block = *blocks_[i];
-      if (!block.outcome || StoreHasIt(*block.outcome)) continue;
-      if (!MayPass(*block.outcome)) break;
-      block.outcome.reset();
-      block.waits = true;
+      Record& record = *records_[i];
+      if (!record.outcome || StoreHasIt(*record.outcome)) continue;
+      if (!MayPass(*record.outcome)) break;
+      record.outcome.reset();
+      record.waits = true;
     }
   }
   AwaitEnds(0, count, timeout_us);
@@ -179,15 +205,16 @@ void StreamWrites::Cut(uint64_t blocks) {
   {
     MutexLock lock(mutex_);
     TakeEnded();
-    durable_ = std::min(durable_, blocks);
-    kept = std::min<uint64_t>(blocks - durable_, blocks_.size());
-    cut = blocks_.size() - kept;
+    durable_ =
+        std::min(durable_, RoundDown(blocks, uint64_t{chain_.cache().shapes().run_blocks()}));
+    while (kept < records_.size() && records_[kept]->end() <= blocks) ++kept;
+    cut = records_.size() - kept;
   }
   AwaitEnds(kept, cut, kLastWaitUs);
   MutexLock turn(turn_mutex_);  // nothing reads their slots any more
   MutexLock lock(mutex_);
-  blocks_.resize(kept);
-  if (blocks_.empty()) failure_.reset();
+  records_.resize(kept);
+  if (records_.empty()) failure_.reset();
 }
 
 std::string StreamWrites::failure() const {

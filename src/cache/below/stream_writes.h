@@ -1,5 +1,5 @@
 // The writing half of a sequence that streams: its blocks go to the store as soon as they are
-// whole, and may leave memory when they are durable there.
+// whole, where there are runs as soon as a run is, and may leave memory when they are durable there.
 #ifndef QUIRE_CACHE_BELOW_STREAM_WRITES_H_
 #define QUIRE_CACHE_BELOW_STREAM_WRITES_H_
 
@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -32,9 +33,10 @@ class StreamWrites final : private transfer::Worker {
 
   /// Blocks that were given to the store, or that it had.
   uint64_t begun() const;
-  /// Writes the block after these, which the chain has. Its slots stay as they are until it is
-  /// durable or cut. Shape: slots of all groups
-  void Write(const PerClass<SlotId>& slots);
+  /// Writes the blocks after these, which the chain has, as one record: a run, or one block. Their
+  /// slots stay as they are until they are durable or cut.
+  /// Shape: slots [1 or RecordShapes::run_blocks], of all groups
+  void Write(std::vector<PerClass<SlotId>> slots);
   /// Returns whether the first `blocks` blocks are durable, waiting so long for it.
   bool Await(uint64_t blocks, uint64_t timeout_us);
   /// Moves what was given on, to be durable soon, and waits so long, not for what has failed.
@@ -42,22 +44,28 @@ class StreamWrites final : private transfer::Worker {
   bool MoveOn(uint64_t blocks, uint64_t wait_us);
   /// Blocks that are durable, each with all before it.
   uint64_t durable() const;
-  /// Blocks from here on are not its own any more; nothing reads their slots when it returns.
+  /// Blocks from here on, with what is one record with them, are not its own any more; nothing reads
+  /// their slots when it returns.
   void Cut(uint64_t blocks);
   /// Why the block after the durable ones is not, as far as is known. Empty: nothing failed.
   std::string failure() const;
 
  private:
-  /// A block on its way. What it is stays as it is; the rest is under `mutex_`.
-  struct Block {
-    Block(const RecordChain& chain, uint64_t number, const PerClass<SlotId>& of)
-        : tokens(chain.TokensOf(number).begin(), chain.TokensOf(number).end()),
-          slots(of),
-          identity(chain.IdentityOf(number, tokens)) {}
+  /// A record on its way. What it is stays as it is; the rest is under `mutex_`.
+  struct Record {
+    Record(const RecordChain& chain, uint64_t first_block, std::vector<PerClass<SlotId>> of)
+        : first(first_block), slots(std::move(of)) {
+      const auto its = chain.TokensOf(first, slots.size());
+      tokens.assign(its.begin(), its.end());
+      identity = is_run() ? chain.IdentityOfRun(first, tokens) : chain.IdentityOf(first, tokens);
+    }
+    bool is_run() const { return slots.size() > 1; }
+    uint64_t end() const { return first + slots.size(); }
 
-    const WipedVector<TokenId> tokens;
-    const PerClass<SlotId> slots;
-    const tier::RecordIdentity identity;
+    const uint64_t first;  // block
+    const std::vector<PerClass<SlotId>> slots;
+    WipedVector<TokenId> tokens;
+    tier::RecordIdentity identity;
     bool waits = true;                            // to be given to the store
     std::optional<tier::StoreOutcome> outcome{};  // it has ended
   };
@@ -69,9 +77,11 @@ class StreamWrites final : private transfer::Worker {
     ends_.Run();
   }
 
-  std::shared_ptr<Block> FirstWaiting() const;
-  void Give(const std::shared_ptr<Block>& block) QUIRE_REQUIRES(turn_mutex_);
-  void EndBlock(Block& block, tier::StoreOutcome outcome);
+  std::shared_ptr<Record> FirstWaiting() const;
+  void Give(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
+  bool GiveBlock(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
+  void GiveRun(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
+  transfer::AtEnd AtEndOf(const std::shared_ptr<Record>& record);
   void AwaitEnds(uint64_t first, uint64_t count, uint64_t timeout_us);
   void TakeEnded() QUIRE_REQUIRES(mutex_);
   bool IsDurable(uint64_t blocks);
@@ -84,7 +94,7 @@ class StreamWrites final : private transfer::Worker {
   mutable Mutex mutex_{LockRank::kLeaf};
   uint64_t durable_ QUIRE_GUARDED_BY(mutex_);
   // Of blocks [durable_, begun()).
-  std::deque<std::shared_ptr<Block>> blocks_ QUIRE_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Record>> records_ QUIRE_GUARDED_BY(mutex_);
   std::optional<tier::StoreOutcome> failure_ QUIRE_GUARDED_BY(mutex_);  // of the first of them
 };
 

@@ -503,7 +503,7 @@ std::vector<SlotId> SequenceImpl::HeldOf(const std::set<SlotId>& slots) const {
 
 void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
-  if (stream_ != nullptr) stream_->Cut(0);
+  if (stream_ != nullptr) EndStream();
   KeepTwins(length() / verbs_.cache.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
   const uint64_t output = length() - prompt;

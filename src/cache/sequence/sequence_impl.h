@@ -157,7 +157,8 @@ class SequenceImpl final : public Sequence {
   WrittenSlots SlotsToWrite(uint32_t group, uint64_t begin, uint64_t end) const;
   Result<void> PublishWholeBlocks(uint64_t length);
   /// The same of a sequence that streams: to the store alone.
-  void WriteWholeBlocks(uint64_t length);
+  void WriteWholeBlocks(uint64_t length, uint64_t at_once);
+  void EndStream();
   std::optional<NewBlock> WholeBlock(size_t i) const;
   void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
                 std::vector<SlotId>& own);

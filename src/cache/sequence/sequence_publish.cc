@@ -57,7 +57,7 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
     stream_->CountRead();
     IfThereIsMemory([&] {
       stream_->Add(tokens);
-      WriteWholeBlocks(length);
+      WriteWholeBlocks(length, verbs_.cache.shapes().run_blocks());
     });
   }
   length_.store(length, std::memory_order_release);
@@ -105,15 +105,24 @@ Result<void> SequenceImpl::PublishWholeBlocks(uint64_t length) {
   return {};
 }
 
-void SequenceImpl::WriteWholeBlocks(uint64_t length) {
+// `at_once`: so many blocks are a record; what is left waits for more.
+void SequenceImpl::WriteWholeBlocks(uint64_t length, uint64_t at_once) {
   const uint64_t end = length / verbs_.cache.block_tokens();
-  while (stream_->begun() < end) {
-    PerClass<SlotId> slots{};
-    for (uint32_t group = 0; group < slots_.classes().group_count(); ++group) {
-      slots[group] = slots_.at(group, stream_->begun());
+  for (uint64_t begin = stream_->begun(); begin + at_once <= end; begin += at_once) {
+    std::vector<PerClass<SlotId>> slots(at_once);
+    for (uint64_t i = 0; i < at_once; ++i) {
+      for (uint32_t group = 0; group < slots_.classes().group_count(); ++group) {
+        slots[i][group] = slots_.at(group, begin + i);
+      }
     }
-    stream_->Write(slots);
+    stream_->Write(std::move(slots));
   }
+}
+
+// Whole blocks that became no run are records by themselves.
+void SequenceImpl::EndStream() {
+  IfThereIsMemory([&] { WriteWholeBlocks(std::min(length(), stream_->whole_tokens()), 1); });
+  stream_->Cut(0);
 }
 
 // Block `i` as it is to be published, without its parent. Nothing: a window has passed some of it,

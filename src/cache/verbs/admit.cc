@@ -137,8 +137,10 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
   const auto resident_tokens = prompt.first(plan.resident);
   plan.resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
   plan.lease = verbs_.holds.MakeLease(std::move(held));
-  if (load.blocks > path.blocks.size()) {
-    plan.prompt.assign(prompt.begin(), prompt.end());
+  const bool is_loaded = load.blocks > path.blocks.size();
+  const bool streams = what.open_as != nullptr && what.open_as->resident_tokens > 0;
+  if (is_loaded || streams) plan.prompt.assign(prompt.begin(), prompt.end());
+  if (is_loaded) {
     MarkNotLoaded(load, MissReason::kNotLoaded, path);
     plan.load = std::move(load);
   } else if (what.failed != nullptr && what.failure != MissReason::kNeverSeen) {

@@ -66,7 +66,7 @@ class Admission {
   Result<std::unique_ptr<Sequence>> OpenStreamed(Plan plan, const SequenceOptions& options);
   Result<void> CheckStreamFits(const PublishLocation& location, const StreamNeeds& needs,
                                uint64_t tokens, const SequenceOptions& options);
-  RecordChain ChainOf(const PlanState& plan);
+  std::pair<RecordChain, uint64_t> ChainOf(const PlanState& plan);
   uint64_t SequenceBytes(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t BytesOfSequence(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t FittingBlocks(const PlanState& plan, uint64_t blocks, const SequenceOptions& options);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "base/bits.h"
 #include "base/canary.h"
@@ -297,34 +299,59 @@ std::vector<Ghost> Search::FindGhosts(std::span<const TokenId> tokens, Digest ke
   return found;
 }
 
-// The keys of blocks that are not in memory, as long as the store has them: hashed on from the last
-// block in the tree.
+// The keys of blocks that are not in memory, as long as the store has them, each by itself or in a
+// run: hashed on from the last block in the tree.
 std::vector<Digest> Search::KeysBelow(std::span<const TokenId> prompt,
-                                      const PublishLocation& location,
-                                      const FoundPath& path) const {
+                                      const PublishLocation& location, const FoundPath& path,
+                                      std::vector<LoadList::Run>& runs) const {
   constexpr uint64_t kKeysAtOnce = 32;
+  const uint32_t block_tokens = cache_.block_tokens();
+  const uint64_t run_blocks = cache_.shapes().run_blocks();
   const uint64_t known = path.blocks.size();
-  const uint64_t reusable = ReusableBlocks(prompt.size(), cache_.block_tokens());
+  const uint64_t reusable = ReusableBlocks(prompt.size(), block_tokens);
   std::vector<Digest> beyond;
+  const auto hash_to = [&](uint64_t blocks) {
+    while (known + beyond.size() < blocks) {
+      const TokenId* const tokens = &prompt[(known + beyond.size()) * block_tokens];
+      const Digest& parent = beyond.empty() ? path.last_key : beyond.back();
+      beyond.push_back(ChildKey(*location.domain, parent, tokens, block_tokens));
+    }
+  };
+  // The end of the run that has this block, if the store has one: it may end with the prompt.
+  uint64_t asked = 0;  // for runs that end here or earlier
+  const auto find_run = [&](uint64_t block) -> std::optional<uint64_t> {
+    const uint64_t end = RoundDown(block, run_blocks) + run_blocks;
+    if (run_blocks == 1 || end <= asked || end * block_tokens > prompt.size()) return std::nullopt;
+    asked = end;
+    hash_to(end);
+    const LoadList::Run run{.first = end - run_blocks, .key = RunKey(beyond[end - 1 - known])};
+    if (cache_.transfers()->PresenceOf(run.key) != tier::Presence::kPresent) return std::nullopt;
+    runs.push_back(run);
+    return std::min(end, reusable);
+  };
   std::vector<tier::Presence> present;
-  Digest key = path.last_key;
-  for (uint64_t wanted = 1; known + beyond.size() < reusable; wanted = kKeysAtOnce) {
-    const size_t before = beyond.size();
-    const uint64_t count = std::min(wanted, reusable - known - before);
-    for (uint64_t i = 0; i < count; ++i) {
-      const TokenId* const tokens = &prompt[(known + beyond.size()) * cache_.block_tokens()];
-      key = ChildKey(*location.domain, key, tokens, cache_.block_tokens());
-      beyond.push_back(key);
+  // Of what was asked for, blocks that are there, or may be at a remote peer; then, if it is one,
+  // those of the run at which that ended.
+  const auto take = [&](uint64_t begin) {
+    const bool trusts = Planted(Canary::kTrustChildren);
+    const auto last = std::find(present.rbegin(), present.rend(), tier::Presence::kPresent).base();
+    for (auto each = present.begin(); each != present.end(); ++each, ++begin) {
+      if (*each == tier::Presence::kPresent || (trusts && each < last)) continue;
+      if (const auto end = find_run(begin)) return std::pair(*end, false);
+      if (*each == tier::Presence::kAbsent) return std::pair(begin, true);
     }
+    return std::pair(begin, false);
+  };
+  uint64_t found = known;
+  bool is_end = false;
+  for (uint64_t wanted = 1; found < reusable && !is_end; wanted = kKeysAtOnce) {
+    const uint64_t count = std::min(wanted, reusable - found);
+    hash_to(found + count);
     present.assign(count, tier::Presence::kAbsent);
-    cache_.transfers()->Find(std::span(beyond).subspan(before), present);
-    auto absent = std::ranges::find(present, tier::Presence::kAbsent);
-    if (Planted(Canary::kTrustChildren)) {
-      absent = std::find(present.rbegin(), present.rend(), tier::Presence::kPresent).base();
-    }
-    beyond.resize(before + static_cast<size_t>(absent - present.begin()));
-    if (absent != present.end()) break;
+    cache_.transfers()->Find(std::span(beyond).subspan(found - known, count), present);
+    std::tie(found, is_end) = take(found);
   }
+  beyond.resize(found - known);
   return beyond;
 }
 
@@ -341,14 +368,13 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
   const uint64_t resident = UsableBlocks(classes, prompt.size(), known, has).first;
   if (resident == reusable) return;
 
-  const std::vector<Digest> beyond = KeysBelow(prompt, location, path);  // of blocks [known, ...)
+  // Of blocks [known, ...).
+  const std::vector<Digest> beyond = KeysBelow(prompt, location, path, load.runs);
   const auto key_of = [&](uint64_t block) -> const Digest& {
     return block < known ? path.digests[block] : beyond[block - known];
   };
   const auto store_has = [&](const Digest& wanted) {
-    tier::Presence presence = tier::Presence::kAbsent;
-    cache_.transfers()->Find({&wanted, 1}, {&presence, 1});
-    return presence != tier::Presence::kAbsent;
+    return cache_.transfers()->PresenceOf(wanted) != tier::Presence::kAbsent;
   };
   // Each block is looked up once, however often the computation of the hit asks for it.
   enum class Known : uint8_t { kNo, kAbsent, kPresent };
@@ -406,10 +432,8 @@ uint64_t Search::FindElsewhereBelow(std::span<const TokenId> prompt,
     uint64_t tokens = 0;
     while (prompt.size() - tokens >= root.block_tokens) {
       key = ChildKey(*location.domain, key, &prompt[tokens], root.block_tokens);
-      tier::Presence presence = tier::Presence::kAbsent;
-      cache_.transfers()->Find({&key, 1}, {&presence, 1});
       // What a remote might have is not known to be there.
-      if (presence != tier::Presence::kPresent) break;
+      if (cache_.transfers()->PresenceOf(key) != tier::Presence::kPresent) break;
       tokens += root.block_tokens;
     }
     if (tokens > 0)

@@ -48,6 +48,12 @@ struct LoadList {
   Digest parent_key{};         // of the first entry
   std::vector<Digest> keys{};  // of the blocks from the resident ones to `blocks`
   std::vector<PerClass<bool>> wanted{};  // of each block, which forms are to be loaded
+  /// The store has blocks from `first` of the prompt on as one record.
+  struct Run {
+    uint64_t first = 0;
+    Digest key{};
+  };
+  std::vector<Run> runs{};  // ascend
 };
 
 /// Adds the next blocks of a prompt, whose reusable tokens are `tokens`. False: that was all.
@@ -120,7 +126,7 @@ class Search {
 
  private:
   std::vector<Digest> KeysBelow(std::span<const TokenId> prompt, const PublishLocation& location,
-                                const FoundPath& path) const;
+                                const FoundPath& path, std::vector<LoadList::Run>& runs) const;
 
   LockedState& cache_;
 };

@@ -1,0 +1,218 @@
+// Runs: what streams is written as whole splits, and others find it there, whole or in part.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/below/test_store.h"
+#include "cache/test_util.h"
+
+namespace quire::cache {
+namespace {
+
+constexpr uint64_t kWhole = 5 * kSplitTokens;  // tokens of the prompt in whole splits
+
+NumericProfile Int8OnF16() {
+  NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
+  profile.open_dtype = Codec::kF16;
+  return profile;
+}
+
+class RunsTest : public testing::TestWithParam<bool> {
+ protected:
+  RunsTest() { Make(); }
+
+  void Make(uint64_t slots = 320) {
+    CacheOptions more;
+    more.store = store_.store.get();
+    more.clock = &store_.clock;
+    test_ = std::make_unique<TestCache>(slots, SmallGeometry(), Profile(), 0, more);
+  }
+  static NumericProfile Profile() {
+    return GetParam() ? Int8OnF16() : NumericProfile::Uniform(Codec::kF16);
+  }
+  /// Empty if a sequence has of a prompt what a cache without a store computes.
+  static std::string Differs(const Sequence& sequence, std::span<const TokenId> prompt) {
+    TestCache other(320, SmallGeometry(), Profile());
+    const auto computed = other.Run(prompt);
+    if (sequence.length() != prompt.size()) return "not all tokens";
+    for (uint32_t layer = 0; layer < SmallGeometry().layer_count(); ++layer) {
+      for (const Stream& stream : other.model.GroupOf(layer).streams) {
+        std::vector<float> want(prompt.size() * stream.heads * stream.dim);
+        std::vector<float> have = want;
+        Must(computed->Gather(layer, stream.role, 0, prompt.size(), want));
+        Must(sequence.Gather(layer, stream.role, 0, prompt.size(), have));
+        if (have != want) return "layer " + std::to_string(layer);
+      }
+    }
+    return "";
+  }
+  void Restart(uint64_t slots = 320) {
+    test_ = nullptr;
+    store_.Restart();
+    Make(slots);
+  }
+  static SequenceOptions Streams() {
+    return {.reserve_tokens = 1400, .step_tokens = 8, .resident_tokens = 200, .query_heads = 1};
+  }
+  void Feed(Sequence& sequence, std::span<const TokenId> history) {
+    while (sequence.length() < history.size()) {
+      const uint64_t end = std::min<uint64_t>(history.size(), sequence.length() + 8);
+      Must(test_->model.Feed(sequence, history.first(end)));
+    }
+  }
+  /// The store has the prompt as a sequence writes it that streams.
+  void WriteStreamed() {
+    const auto sequence = test_->Open(prompt_, Streams());
+    Feed(*sequence, prompt_);
+  }
+  uint64_t records() const { return store_.store->stats().records; }
+  /// Reads every piece of every layer.
+  static Result<void> ReadAll(Sequence& sequence) {
+    StreamedContext& streamed = *sequence.streamed();
+    for (uint32_t layer = 0; layer < SmallGeometry().layer_count(); ++layer) {
+      for (uint64_t i = 0; i < streamed.PieceCount(layer); ++i) {
+        QUIRE_TRY(streamed.Read(layer, i, nullptr));
+      }
+    }
+    return {};
+  }
+
+  TestStore store_;
+  std::unique_ptr<TestCache> test_;
+  const std::vector<TokenId> prompt_ = SomeTokens(1400, 1);
+};
+
+INSTANTIATE_TEST_SUITE_P(Codecs, RunsTest, testing::Bool(),
+                         [](const auto& kind) { return kind.param ? "int8" : "f16"; });
+
+TEST_P(RunsTest, WholeSplitsAreOneRecordEach) {
+  WriteStreamed();
+  Must(store_.store->Flush());
+  // On a device each block is one.
+  const uint64_t of_rest = (1400 - kWhole) / kBlock;
+  EXPECT_EQ(records(), test_->cache->options().ops == nullptr ? kWhole / kSplitTokens + of_rest
+                                                              : kWhole / kBlock + of_rest);
+}
+
+TEST_P(RunsTest, ALayerOfASplitIsOneRequest) {
+  if (test_->cache->options().ops != nullptr) return;
+  const auto sequence = test_->Open(prompt_, Streams());
+  Feed(*sequence, prompt_);
+  Must(ReadAll(*sequence));  // headers are known afterwards
+  const uint64_t splits = sequence->streamed()->tokens() / kSplitTokens;
+  const uint64_t before = store_.store->stats().read_requests;
+  Must(ReadAll(*sequence));
+  const uint64_t requests = store_.store->stats().read_requests - before;
+  EXPECT_EQ(splits, 4);
+  EXPECT_LE(requests, splits * SmallGeometry().layer_count() + 3) << "what was read ahead included";
+}
+
+TEST_P(RunsTest, OthersLoadThem) {
+  WriteStreamed();
+  Restart();
+  const RunReport report = RunThrough(*test_, prompt_);
+  EXPECT_EQ(report.reused, 1392);
+  EXPECT_EQ(Differs(*report.sequence, prompt_), "");
+}
+
+TEST_P(RunsTest, APromptThatEndsWithARunLeavesOneTokenToCompute) {
+  WriteStreamed();
+  Restart();
+  const auto prompt = std::span(prompt_).first(kWhole);
+  const RunReport report = RunThrough(*test_, prompt);
+  EXPECT_EQ(report.reused, kWhole - kBlock);
+  EXPECT_EQ(Differs(*report.sequence, prompt), "");
+  // The same where it streams.
+  const auto sequence = test_->Open(prompt, Streams());
+  EXPECT_EQ(sequence->length(), kWhole - kBlock);
+}
+
+TEST_P(RunsTest, APromptThatDiffersInsideARunFindsTheRunsBeforeIt) {
+  if (test_->cache->options().ops != nullptr) return;
+  WriteStreamed();
+  Restart();
+  std::vector<TokenId> other = prompt_;
+  other[700] += 1;
+  const RunReport report = RunThrough(*test_, other);
+  EXPECT_EQ(report.reused, 2 * kSplitTokens);
+  EXPECT_EQ(Differs(*report.sequence, other), "");
+}
+
+// Memory evicts from the end, so the first blocks of a run may be there.
+TEST_P(RunsTest, WhatMemoryHasOfARunIsKept) {
+  WriteStreamed();
+  for (const uint64_t tokens : {300, 520, 40, 1000}) {
+    Restart();
+    RunThrough(*test_, std::span(prompt_).first(tokens));
+    const RunReport report = RunThrough(*test_, prompt_);
+    EXPECT_EQ(report.reused, 1392) << tokens;
+    EXPECT_EQ(Differs(*report.sequence, prompt_), "") << tokens;
+  }
+}
+
+TEST_P(RunsTest, LoadsFromTheEndMeetWhatIsComputedInsideARun) {
+  WriteStreamed();
+  for (const uint64_t computed : {0, 16, 100, 256, 600, 1300}) {
+    Restart();
+    Ticket ticket =
+        Must(test_->cache->Load(test_->Acquire(prompt_), {.order = LoadOrder::kFromEnd}));
+    {
+      const auto front = Must(test_->cache->Open(ticket.Front(1), {.on_full = OnFull::kHalt}));
+      for (uint64_t tokens = 8; tokens <= computed; tokens += 8) {
+        Must(test_->model.Feed(*front, std::span(prompt_).first(tokens)));
+        ticket.Meet(tokens);
+      }
+      while (!ticket.IsDone()) store_.Turn(1000);
+    }
+    const auto sequence = Must(test_->cache->Open(ticket.Take(), {}));
+    EXPECT_EQ(sequence->length(), 1392) << computed;
+    Must(test_->model.Feed(*sequence, prompt_));
+    EXPECT_EQ(Differs(*sequence, prompt_), "") << computed;
+  }
+}
+
+// Blocks that were written one by one are read one by one, and what becomes whole behind them is a
+// run.
+TEST_P(RunsTest, AContextMayBeginWithBlocksOfItsOwn) {
+  const auto begin = std::span(prompt_).first(600);
+  RunThrough(*test_, begin);
+  Must(store_.store->Flush());
+  const uint64_t before = records();
+  EXPECT_EQ(before, 600 / kBlock);
+  Restart();
+  {
+    const auto sequence = test_->Open(prompt_, Streams());
+    EXPECT_EQ(sequence->length(), 592);
+    Feed(*sequence, prompt_);
+    Must(ReadAll(*sequence));
+  }
+  Must(store_.store->Flush());
+  const bool has_runs = test_->cache->options().ops == nullptr;
+  EXPECT_EQ(records(), before + (has_runs ? 4 + 7 : 87 - 37)) << "the first split lies as it did";
+  const auto sequence = test_->Open(prompt_, Streams());
+  EXPECT_EQ(sequence->length(), 1392);
+  Must(ReadAll(*sequence));
+}
+
+TEST_P(RunsTest, ADamagedRunIsAMissFromItsFirstBlock) {
+  WriteStreamed();
+  test_ = nullptr;
+  store_.store.reset();
+  store_.DamageSegments(200'000);
+  store_.Open();
+  Make();
+  const RunReport report = RunThrough(*test_, prompt_);
+  EXPECT_LT(report.reused, 1392);
+  EXPECT_EQ(report.reason, MissReason::kLoadFailed);
+  EXPECT_EQ(Differs(*report.sequence, prompt_), "");
+  const auto sequence = test_->Open(prompt_, Streams());
+  Feed(*sequence, prompt_);
+  Must(ReadAll(*sequence));
+}
+
+}  // namespace
+}  // namespace quire::cache
