@@ -209,9 +209,16 @@ TEST_P(RunsTest, ADamagedRunIsAMissFromItsFirstBlock) {
   EXPECT_LT(report.reused, 1392);
   EXPECT_EQ(report.reason, MissReason::kLoadFailed);
   EXPECT_EQ(Differs(*report.sequence, prompt_), "");
-  const auto sequence = test_->Open(prompt_, Streams());
-  Feed(*sequence, prompt_);
-  Must(ReadAll(*sequence));
+  // What is found to be damaged while it streams is forgotten, and computed by the next one.
+  Result<void> read;
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const auto sequence = test_->Open(prompt_, Streams());
+    Feed(*sequence, prompt_);
+    read = ReadAll(*sequence);
+    if (read) break;
+    EXPECT_EQ(read.error().code, ErrorCode::kCorrupt);
+  }
+  EXPECT_TRUE(read.has_value());
 }
 
 }  // namespace
