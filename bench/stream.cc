@@ -30,9 +30,10 @@ namespace quire::bench {
 namespace {
 
 constexpr uint32_t kQueryHeads = kContextKvHeads * kGroup;
-// A block is a split: each layer of it is one request of the disk.
-constexpr uint32_t kBlockTokens = kSplitTokens;
-constexpr uint32_t kStepTokens = kBlockTokens;
+// Each layer of a split is one request of the disk whatever the length of blocks.
+constexpr uint32_t kBlockTokens = 16;
+constexpr uint32_t kStepTokens = kSplitTokens;
+constexpr uint32_t kSplitBlocks = kSplitTokens / kBlockTokens;
 constexpr uint64_t kTokensPerResident = 32;  // of the context
 
 struct StreamCase {
@@ -131,7 +132,7 @@ struct Both {
                                   .bytes_cap = 2 * AtMostBytes(of.tokens),
                                   .scrub_bytes_per_s = 0}));
     streamed = std::make_unique<Attended>(of, store.get(), AtMostBytes(of.tokens) / 4,
-                                          RoundUp(of.tokens / kTokensPerResident, kBlockTokens));
+                                          RoundUp(of.tokens / kTokensPerResident, kSplitTokens));
     whole = std::make_unique<Attended>(of, nullptr, AtMostBytes(of.tokens), 0);
     streamed->Attend(*attention, *executor);  // reads the headers
     whole->Attend(*attention, *executor);
@@ -155,7 +156,7 @@ struct Both {
   std::string Note(const std::string& floor) const {
     const double n = std::max<double>(static_cast<double>(queries), 1);
     const double sections =
-        static_cast<double>(streamed->streamed_tokens() / kBlockTokens * kContextLayers);
+        static_cast<double>(streamed->streamed_tokens() / kSplitTokens * kContextLayers);
     return fmt::format(
         "{}; {:.0f} requests a query, {:.3f} of splits x layers; {:.3f} of the front's {:.0f} MB; "
         "{} of {} tokens streamed, {:.0f} MB in memory",
@@ -186,7 +187,8 @@ Result<Subject> Query(const StreamCase& of) {
   QUIRE_TRY(FioSeconds(job));  // makes the file
   job.writes = false;
   job.request_bytes = std::min<uint64_t>(
-      RoundUp(both->streamed->block_bytes() / kContextLayers, uint64_t{4096}), uint64_t{1} << 20);
+      RoundUp(both->streamed->block_bytes() * kSplitBlocks / kContextLayers, uint64_t{4096}),
+      uint64_t{1} << 20);
   QUIRE_ASSIGN(job.depth, BestFioDepth(job));
   struct Slower {
     uint64_t fio = 0;

@@ -82,6 +82,16 @@ Result<void> CheckOptions(const CacheOptions& options) {
   return options.geometry.Validate();
 }
 
+// A store that has nothing yet gets segments for whole splits, unless they would be too few of them
+// to tell what is used from what is not.
+uint64_t FitSplits(const LockedState& cache, uint64_t most) {
+  constexpr uint64_t kSegmentsMin = 128;
+  const uint64_t bytes = cache.shapes().SplitBytes();
+  const uint64_t cap = cache.transfers()->stats().bytes_cap;
+  return bytes > most && bytes <= cap / (2 * kSegmentsMin) ? cache.transfers()->FitRecords(bytes)
+                                                           : most;
+}
+
 // A store that can take none of its blocks would drop all of them, with one warning in the log.
 Result<void> FitStore(LockedState& cache) {
   const RecordShapes& shapes = cache.shapes();
@@ -90,7 +100,7 @@ Result<void> FitStore(LockedState& cache) {
       std::max(shapes.sealed().record_bytes(), has_twins ? shapes.twins().record_bytes() : 0);
   const uint64_t most = cache.transfers()->FitRecords(bytes);
   if (bytes <= most) {
-    cache.FitRuns(most);
+    if (cache.slots().on_host()) cache.FitRuns(FitSplits(cache, most));
     return {};
   }
   return Fail(ErrorCode::kInvalidArgument,

@@ -238,9 +238,16 @@ Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
   Lease lease = verbs_.holds.MakeLease(std::move(held));
   in_list.Disown();
   const uint64_t found = chain.blocks() * cache_.block_tokens();
+  const uint64_t front = classes->reach(needs.slot_class).first_needed(found);
+  const uint64_t rewriting =
+      StreamRewrites::IsNeeded(chain, front) ? StreamRewrites::Bytes(cache_, front) : 0;
   QUIRE_ASSIGN(auto stream,
                SequenceStream::Create(std::move(chain), needs, options, std::move(ring_slots),
                                       taken->metadata.Split(needs.metadata_bytes)));
+  if (rewriting > 0) {
+    auto paid = verbs_.holds.Allocate(location, {}, rewriting);
+    if (paid) stream->Rewrite(front, std::move(paid->metadata));  // else it stays as it is
+  }
   return std::make_unique<SequenceImpl>(verbs_,
                                         SequenceImpl::Start{.location = std::move(location),
                                                             .prompt_tokens = prompt_tokens,

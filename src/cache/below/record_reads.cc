@@ -108,12 +108,16 @@ Result<std::optional<RecordReads::Failed>> RecordReads::Await(const std::atomic<
       return Fail(ErrorCode::kCancelled, "step cancelled");
     }
   }
-  for (size_t i = 0; i < count_; ++i) {
-    const tier::StoreCompletion& end = reads_[i].end;
-    if (end.outcome == tier::StoreOutcome::kOk) continue;
-    return Failed{.block = reads_[i].block, .outcome = end.outcome, .miss = end.miss};
-  }
+  if (const auto first = failed()) return first;
   QUIRE_TRY(CopyIn());
+  return std::nullopt;
+}
+
+std::optional<RecordReads::Failed> RecordReads::failed() const {
+  for (const Read& read : std::span(reads_).first(count_)) {
+    if (read.end.outcome == tier::StoreOutcome::kOk) continue;
+    return Failed{.block = read.block, .outcome = read.end.outcome, .miss = read.end.miss};
+  }
   return std::nullopt;
 }
 

@@ -36,7 +36,9 @@ class RecordReads {
     tier::RecordMiss miss{};
   };
 
-  explicit RecordReads(LockedState& cache) : cache_(cache), ends_(*cache.transfers()) {}
+  /// `wakes`: as Ends.
+  explicit RecordReads(LockedState& cache, bool wakes = false)
+      : cache_(cache), ends_(*cache.transfers(), wakes) {}
   /// Takes the memory for so many reads at a time, of so many bytes together.
   void Reserve(size_t reads, uint64_t bytes);
 
@@ -48,6 +50,10 @@ class RecordReads {
   /// Begins all that were added.
   void Begin();
   bool IsDone();
+  /// The first that did not come, when all have ended.
+  std::optional<Failed> failed() const;
+  /// What has no slot, one after the other as it was added; valid until Clear.
+  std::span<const std::byte> beside() const { return host_; }
   /// Returns when all have ended and are in their slots.
   /// Errors: kCancelled `cancel` was set, which may be null; kIo a device failed
   Result<std::optional<Failed>> Await(const std::atomic<bool>* cancel);

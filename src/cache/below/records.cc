@@ -98,21 +98,33 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   return shapes;
 }
 
+// Nothing: a header has no room for so many sections.
+std::optional<tier::RecordLayout> RecordShapes::RunOf(uint32_t blocks) const {
+  std::vector<tier::SectionSpec> sections;
+  for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
+    tier::SectionSpec section =
+        *std::ranges::find(sealed_.sections(), layer, &tier::SectionSpec::layer_first);
+    section.stream = kAllStreams;
+    section.bytes = layers_[layer].bytes;
+    sections.insert(sections.end(), blocks, section);
+  }
+  auto layout = tier::RecordLayout::Create(blocks * block_tokens_, std::move(sections));
+  if (!layout) return std::nullopt;
+  return std::move(*layout);
+}
+
+uint64_t RecordShapes::SplitBytes() const {
+  if (layers_.empty() || block_tokens_ == kSplitTokens) return 0;
+  const auto layout = RunOf(kSplitTokens / block_tokens_);
+  return layout ? layout->record_bytes() : 0;
+}
+
 void RecordShapes::FitRuns(uint64_t record_bytes_max) {
   if (layers_.empty()) return;
   for (uint32_t blocks = kSplitTokens / block_tokens_; blocks > 1; blocks /= 2) {
-    std::vector<tier::SectionSpec> sections;
-    const auto of_block = sealed_.sections();
-    for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
-      tier::SectionSpec section =
-          *std::ranges::find(of_block, layer, &tier::SectionSpec::layer_first);
-      section.stream = kAllStreams;
-      section.bytes = layers_[layer].bytes;
-      sections.insert(sections.end(), blocks, section);
-    }
-    auto layout = tier::RecordLayout::Create(blocks * block_tokens_, std::move(sections));
+    auto layout = RunOf(blocks);
     if (!layout || layout->record_bytes() > record_bytes_max) continue;
-    run_ = std::move(*layout);
+    run_ = std::move(layout);
     run_blocks_ = blocks;
     return;
   }

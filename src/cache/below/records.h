@@ -56,8 +56,10 @@ class RecordShapes {
   const tier::RecordLayout& record(bool of_twins) const { return of_twins ? twins() : sealed(); }
   /// In the record that a class belongs to.
   SectionRange sections(uint32_t slot_class) const { return ranges_[slot_class]; }
-  /// Makes runs as long as a store takes them, up to a split; none where a slot has not all layers
-  /// of its blocks, or these have other forms.
+  /// Of the record of a whole split; 0: there are no runs, as a slot has not all layers of its
+  /// block, or blocks have other forms.
+  uint64_t SplitBytes() const;
+  /// Makes runs as long as a store takes them, up to a split.
   void FitRuns(uint64_t record_bytes_max);
   /// Blocks of a run; 1: there are no runs.
   uint32_t run_blocks() const { return run_blocks_; }
@@ -99,6 +101,7 @@ class RecordShapes {
 
  private:
   explicit RecordShapes(tier::RecordLayout sealed) : sealed_(std::move(sealed)) {}
+  std::optional<tier::RecordLayout> RunOf(uint32_t blocks) const;
 
   Digest profile_{};
   Digest geometry_{};

@@ -199,6 +199,13 @@ SequenceStream::~SequenceStream() {
   CountRead();
 }
 
+void SequenceStream::Rewrite(uint64_t blocks, MetadataCharge charge) {
+  RecordChain front = chain_;
+  front.Cut(blocks * chain_.cache().block_tokens());
+  charge_.Add(std::move(charge));
+  rewrites_.emplace(std::move(front));
+}
+
 uint64_t SequenceStream::AwaitDurable(uint64_t blocks) {
   if (Planted(Canary::kCutEarly)) return std::min(blocks, writes_.begun());
   if (is_deferred_) {

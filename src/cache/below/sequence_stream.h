@@ -17,6 +17,7 @@
 #include "cache/below/read_ahead.h"
 #include "cache/below/record_chain.h"
 #include "cache/below/record_reads.h"
+#include "cache/below/stream_rewrites.h"
 #include "cache/below/stream_writes.h"
 #include "cache/verbs/holds.h"
 #include "env/reservation.h"
@@ -65,6 +66,10 @@ class SequenceStream final : public StreamedContext, private PieceSource {
                                                         const SequenceOptions& options,
                                                         OwnedSlots ring, MetadataCharge charge);
   ~SequenceStream() override;
+
+  /// Makes runs of its first `blocks` blocks, those that are in the store alone. `charge` is for
+  /// StreamRewrites::Bytes.
+  void Rewrite(uint64_t blocks, MetadataCharge charge);
 
   // What its sequence says and asks.
 
@@ -158,7 +163,8 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   std::vector<uint32_t> sealed_slots_;  // [blocks], kNoSlot but for the piece
   std::vector<uint32_t> open_slots_;    // [blocks], kNoSlot
   ContextPiece shown_{};
-  std::optional<ReadAhead> ahead_;  // ends first
+  std::optional<ReadAhead> ahead_;  // ends before what it reads into
+  std::optional<StreamRewrites> rewrites_{};
 };
 
 }  // namespace quire::cache

@@ -56,9 +56,7 @@ class LockedState {
   /// Needs a store.
   const RecordShapes& shapes() const { return *shapes_; }
   /// Before anything is written: the store takes records of so many bytes.
-  void FitRuns(uint64_t record_bytes_max) {
-    if (slots_->on_host()) shapes_->FitRuns(record_bytes_max);
-  }
+  void FitRuns(uint64_t record_bytes_max) { shapes_->FitRuns(record_bytes_max); }
   /// Host memory for blocks on their way to and from the store, in chunks of a record; null where
   /// the store reads and writes slots in place. Writing needs reading_mutex; only Loading reads.
   tier::Staging* write_staging() { return write_staging_ ? &*write_staging_ : nullptr; }
