@@ -100,7 +100,7 @@ Result<void> FitStore(LockedState& cache) {
       std::max(shapes.sealed().record_bytes(), has_twins ? shapes.twins().record_bytes() : 0);
   const uint64_t most = cache.transfers()->FitRecords(bytes);
   if (bytes <= most) {
-    if (cache.slots().on_host()) cache.FitRuns(FitSplits(cache, most));
+    cache.FitRuns(FitSplits(cache, most));
     return {};
   }
   return Fail(ErrorCode::kInvalidArgument,

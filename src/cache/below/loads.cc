@@ -52,8 +52,9 @@ struct LoadJob::Get {
   bool is_question = false;            // it was not known whether the store has it
   uint64_t read = 0;                   // of the transfers
   std::vector<std::span<std::byte>> out{};
-  std::vector<uint32_t> crcs{};       // of each
-  WipedVector<std::byte> unwanted{};  // blocks of the run
+  std::vector<uint32_t> crcs{};  // of each
+  // Blocks of a run that are not wanted; of a device all of them, one after the other.
+  WipedVector<std::byte> beside{};
   // Where the host cannot reach the slots, they are copied from a payload: in staging memory, or in
   // the store's own.
   tier::Staging* const staging;
@@ -276,7 +277,7 @@ void Loading::AskForBlock(Get& get, tier::LoadRequest& request) {
   }
 }
 
-// The host reaches the slots. What is not wanted of a run is read beside them.
+// What is not wanted of a run, or has to be copied to a device, is read beside the slots.
 void Loading::AskForRun(Get& get, tier::LoadRequest& request) {
   const RecordShapes& shapes = cache_.shapes();
   std::vector<std::span<std::byte>> blocks(shapes.run_blocks());
@@ -286,10 +287,10 @@ void Loading::AskForRun(Get& get, tier::LoadRequest& request) {
     if (!slot.is_none())
       blocks[get.job->NumberIn(*get.run, entry)] = cache_.slots().HostBytes(slot);
   }
-  const auto is_unwanted = [](std::span<std::byte> block) { return block.empty(); };
+  const auto is_beside = [](std::span<std::byte> block) { return block.empty(); };
   const uint64_t bytes = cache_.classes().slot_bytes(0);
-  get.unwanted.resize(static_cast<size_t>(std::ranges::count_if(blocks, is_unwanted)) * bytes);
-  std::span<std::byte> rest = get.unwanted;
+  get.beside.resize(static_cast<size_t>(std::ranges::count_if(blocks, is_beside)) * bytes);
+  std::span<std::byte> rest = get.beside;
   for (std::span<std::byte>& block : blocks) {
     if (!block.empty()) continue;
     block = rest.first(bytes);
@@ -298,6 +299,7 @@ void Loading::AskForRun(Get& get, tier::LoadRequest& request) {
   shapes.CutRun(std::span<const std::span<std::byte>>(blocks), get.out);
   request.layout = &shapes.run();
   request.section_count = static_cast<uint32_t>(get.out.size());
+  if (!cache_.slots().on_host()) get.chunk = get.staging->Take();
 }
 
 void Loading::EndGet(const std::shared_ptr<Get>& get, const StoreCompletion& ended) {
@@ -367,14 +369,32 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
   return payload != nullptr ? cache_.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
 }
 
-// Those that were computed meanwhile have no slot.
+// Blocks that were computed meanwhile have no slot. To a device they go one after the other, through
+// the one chunk of pinned memory that a get has.
 void Loading::TakeRunIn(Get& get) {
   LoadJob& job = *get.job;
+  const RecordShapes& shapes = cache_.shapes();
+  const Slots& slots = cache_.slots();
+  if (get.chunk) get.arrived = get.crcs;  // those that are copied take their own
   for (size_t i = 0; i < get.entries.count; ++i) {
     const size_t entry = get.entries.first + i;
-    if (job.slots[entry].front().is_none()) continue;
+    const SlotId slot = job.slots[entry].front();
+    if (slot.is_none()) continue;
     const auto block = static_cast<uint32_t>(job.NumberIn(*get.run, entry));
-    job.crcs[entry].front() = cache_.shapes().JoinRun(block, get.crcs);
+    job.crcs[entry].front() = shapes.JoinRun(block, get.crcs);
+    if (!get.chunk) continue;
+    const uint64_t bytes = cache_.classes().slot_bytes(0);
+    std::byte* const pinned = (*get.staging)[*get.chunk].data();
+    std::copy_n(get.beside.data() + block * bytes, bytes, pinned);
+    get.sections.clear();
+    uint32_t section = block;
+    for (const LayerBytes& layer : shapes.layers()) {
+      get.sections.push_back(
+          {.host = pinned + layer.offset, .bytes = layer.bytes, .crc = &get.arrived[section]});
+      section += shapes.run_blocks();
+    }
+    slots.CopyIn(get.sections, slot);
+    static_cast<void>(slots.ops().SynchronizeCopies(CopyWay::kIn));  // EndLanding asks how it went
   }
 }
 

@@ -92,14 +92,10 @@ INSTANTIATE_TEST_SUITE_P(Codecs, RunsTest, testing::Bool(),
 TEST_P(RunsTest, WholeSplitsAreOneRecordEach) {
   WriteStreamed();
   Must(store_.store->Flush());
-  // On a device each block is one.
-  const uint64_t of_rest = (1400 - kWhole) / kBlock;
-  EXPECT_EQ(records(), test_->cache->options().ops == nullptr ? kWhole / kSplitTokens + of_rest
-                                                              : kWhole / kBlock + of_rest);
+  EXPECT_EQ(records(), kWhole / kSplitTokens + (1400 - kWhole) / kBlock);
 }
 
 TEST_P(RunsTest, ALayerOfASplitIsOneRequest) {
-  if (test_->cache->options().ops != nullptr) return;
   const auto sequence = test_->Open(prompt_, Streams());
   Feed(*sequence, prompt_);
   Must(ReadAll(*sequence));  // headers are known afterwards
@@ -132,7 +128,6 @@ TEST_P(RunsTest, APromptThatEndsWithARunLeavesOneTokenToCompute) {
 }
 
 TEST_P(RunsTest, APromptThatDiffersInsideARunFindsTheRunsBeforeIt) {
-  if (test_->cache->options().ops != nullptr) return;
   WriteStreamed();
   Restart();
   std::vector<TokenId> other = prompt_;
@@ -192,8 +187,7 @@ TEST_P(RunsTest, AContextThatWasWrittenBlockByBlockBecomesRuns) {
     store_.Turn();
   }
   Must(store_.store->Flush());
-  const bool has_runs = test_->cache->options().ops == nullptr;
-  EXPECT_EQ(records(), before + (has_runs ? 5 + 7 : 87 - 37));
+  EXPECT_EQ(records(), before + 5 + 7);
   const auto sequence = test_->Open(prompt_, Streams());
   EXPECT_EQ(sequence->length(), 1392);
   Must(ReadAll(*sequence));

@@ -84,41 +84,60 @@ transfer::Worker::Turned StreamWrites::Turn() {
 }
 
 void StreamWrites::Give(const std::shared_ptr<Record>& record) {
-  bool is_there = true;
-  if (record->is_run()) {
-    GiveRun(record);
-  } else {
-    is_there = GiveBlock(record);
-  }
+  std::optional<MutexLock<Mutex>> reading;
+  if (!chain_.cache().slots().on_host()) reading.emplace(chain_.cache().reading_mutex());
+  const bool is_there = record->is_run() ? GiveRun(record) : GiveBlock(record);
   MutexLock lock(mutex_);
   record->waits = false;
   if (!is_there) record->outcome = StoreOutcome::kIo;
 }
 
 bool StreamWrites::GiveBlock(const std::shared_ptr<Record>& record) {
-  LockedState& cache = chain_.cache();
-  std::optional<MutexLock<Mutex>> reading;
-  if (!cache.slots().on_host()) reading.emplace(cache.reading_mutex());
-  OutgoingRecord outgoing(cache, record->identity, /*twins=*/false);
+  OutgoingRecord outgoing(chain_.cache(), record->identity, /*twins=*/false);
   outgoing.Begin(record->slots.front());
   if (!outgoing.Await()) return false;
   outgoing.Write(ends_, AtEndOf(record));
   return true;
 }
 
-// There are runs only where the host reaches the slots.
-void StreamWrites::GiveRun(const std::shared_ptr<Record>& record) {
+bool StreamWrites::GiveRun(const std::shared_ptr<Record>& record) {
   const Slots& slots = chain_.cache().slots();
   const RecordShapes& shapes = chain_.cache().shapes();
+  std::vector<std::byte> copied;
   std::vector<std::span<const std::byte>> blocks;
-  for (const PerClass<SlotId>& of_block : record->slots) {
-    blocks.emplace_back(slots.HostBytes(of_block.front()));
+  if (slots.on_host()) {
+    for (const PerClass<SlotId>& of : record->slots) blocks.emplace_back(slots.HostBytes(of[0]));
+    static_cast<void>(slots.ops().Synchronize());
+  } else {
+    if (!CopyOut(*record, copied)) return false;
+    const uint64_t bytes = copied.size() / record->slots.size();
+    for (size_t i = 0; i < record->slots.size(); ++i) {
+      blocks.push_back(std::span<const std::byte>(copied).subspan(i * bytes, bytes));
+    }
   }
   std::vector<std::span<const std::byte>> sections;
   shapes.CutRun(std::span<const std::span<const std::byte>>(blocks), sections);
-  static_cast<void>(slots.ops().Synchronize());
   transfers_.Write({.identity = record->identity, .layout = &shapes.run(), .sections = sections},
                    ends_, AtEndOf(record));
+  return true;
+}
+
+// A device's blocks go one after the other through memory that is pinned.
+bool StreamWrites::CopyOut(const Record& record, std::vector<std::byte>& to) const {
+  const Slots& slots = chain_.cache().slots();
+  tier::Staging& staging = *chain_.cache().write_staging();
+  const uint64_t bytes = chain_.cache().classes().slot_bytes(0);
+  to.resize(record.slots.size() * bytes);
+  const uint32_t chunk = staging.Take();
+  bool came = true;
+  for (size_t i = 0; i < record.slots.size() && came; ++i) {
+    const std::span<std::byte> pinned = staging[chunk];
+    slots.CopyOut(record.slots[i].front(), pinned.data());
+    came = slots.ops().SynchronizeCopies(CopyWay::kOut).has_value();
+    std::copy_n(pinned.begin(), bytes, to.begin() + static_cast<ptrdiff_t>(i * bytes));
+  }
+  staging.Give(chunk);
+  return came;
 }
 
 transfer::AtEnd StreamWrites::AtEndOf(const std::shared_ptr<Record>& record) {

@@ -1,5 +1,5 @@
 // The writing half of a sequence that streams: its blocks go to the store as soon as they are
-// whole, where there are runs as soon as a run is, and may leave memory when they are durable there.
+// whole, where there are runs as soon as a run is, and may leave memory when they are durable.
 #ifndef QUIRE_CACHE_BELOW_STREAM_WRITES_H_
 #define QUIRE_CACHE_BELOW_STREAM_WRITES_H_
 
@@ -80,7 +80,8 @@ class StreamWrites final : private transfer::Worker {
   std::shared_ptr<Record> FirstWaiting() const;
   void Give(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
   bool GiveBlock(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
-  void GiveRun(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
+  bool GiveRun(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
+  bool CopyOut(const Record& record, std::vector<std::byte>& to) const;
   transfer::AtEnd AtEndOf(const std::shared_ptr<Record>& record);
   void AwaitEnds(uint64_t first, uint64_t count, uint64_t timeout_us);
   void TakeEnded() QUIRE_REQUIRES(mutex_);
