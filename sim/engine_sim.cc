@@ -164,7 +164,11 @@ class EngineSim : private Machine {
     CheckStep();
   }
 
+  // A long request takes hundreds of turns: what ends all requests is rare where contexts stream, or
+  // none of them would end by itself.
   void Act(uint64_t dice) {
+    const bool ends_requests = (dice >= 220 && dice < 250) || (dice >= 572 && dice < 607);
+    if (ends_requests && streams() && !prng_.NextChance(12)) dice = 999;
     if (dice < 6 && streams()) {
       const uint64_t tokens = serve::TokensThatMayFit(*cache_) + 1 + prng_.NextBelow(400);
       users_.SubmitLong(std::min(RoundUp(tokens, uint64_t{100}), uint64_t{4000}));

@@ -273,7 +273,7 @@ TEST_P(Streamed, ADiskThatFailsIsAnErrorAndAnotherTryMaySucceed) {
   const std::vector<TokenId> tokens = Tokens(1300);
   const std::vector<float> whole = Whole(tokens);
   const auto cache = MakeStreamCache();
-  const auto sequence = OpenAndRun(*cache, std::span(tokens).first(1250));
+  auto sequence = OpenAndRun(*cache, std::span(tokens).first(1250));
   store_->files.set_rates({.read_error = 2});
   const auto failed = Run(*sequence, tokens, 25);
   ASSERT_FALSE(failed.has_value());
@@ -281,7 +281,14 @@ TEST_P(Streamed, ADiskThatFailsIsAnErrorAndAnotherTryMaySucceed) {
   // What was on its way before may have served one step.
   EXPECT_THAT(sequence->length(), testing::AnyOf(1250, 1275));
   store_->files.set_rates({});
-  EXPECT_TRUE(IsEndOf(Must(Run(*sequence, tokens, 25)), whole));
+  auto again = Run(*sequence, tokens, 25);
+  if (!again) {  // what it could not read twice was forgotten
+    EXPECT_EQ(again.error().code, ErrorCode::kCorrupt) << again.error().message;
+    sequence.reset();
+    sequence = Must(TryOpen(*cache, tokens, OptionsFor(1300, 256, 64)));
+    again = Run(*sequence, tokens, 64);
+  }
+  EXPECT_TRUE(IsEndOf(Must(std::move(again)), whole));
 }
 
 TEST_P(Streamed, WhatIsErasedMeanwhileIsNotReadAnyMore) {

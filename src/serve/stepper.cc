@@ -17,7 +17,8 @@ uint64_t LogitsOf(const BatchEntry& entry) {
 
 bool IsLost(Task& task, const Error& error) {
   if (task.sequence().streamed() == nullptr) return false;
-  return error.code == ErrorCode::kCorrupt && task.MayBeginAgain();
+  const bool may_come = error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kIo;
+  return may_come && task.MayBeginAgain();
 }
 
 std::vector<model::StepItem> ItemsOf(std::span<const BatchEntry> entries, uint64_t vocab,

@@ -151,6 +151,18 @@ TEST_F(StreamTest, WhatIsDamagedInManyPlacesIsComputedAgain) {
   EXPECT_GT(engine_->stats().streams_renewed, 4) << "the test must be able to fail";
 }
 
+TEST_F(StreamTest, ReadsThatFailNowAndThenAreAskedForAgain) {
+  MakeSmall();
+  const Request request = Of(1, 2500);
+  const uint64_t before = machine_.files.faults();
+  machine_.files.set_rates({.read_error = 1000});
+  const Response response = RunOne(request);
+  machine_.files.set_rates({});
+  ASSERT_EQ(response.finish, Finish::kLength) << response.error.message;
+  EXPECT_EQ(response.logits_digest, Whole(request).logits_digest);
+  EXPECT_GT(machine_.files.faults(), before) << "the test must be able to fail";
+}
+
 TEST_F(StreamTest, WhereTheSameIsLostAgainAndAgainItEnds) {
   MakeSmall();
   TestClient client(*engine_);
