@@ -117,7 +117,12 @@ bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
     Preempt(task, Waits::kRoom);
     return false;
   }
-  Task* const other = FirstToGiveWay(state_, /*spare_oldest=*/true);
+  Task* other = FirstToGiveWay(state_, /*spare_oldest=*/true);
+  // The oldest would give way to it if it started now. Were it spared here, the two would take the
+  // room from each other for ever.
+  if (other == nullptr || other == &task) {
+    if (Task* const lower = FirstToGiveWayTo(task, state_)) other = lower;
+  }
   // What is loaded for others has its room already, which they give back when they are done.
   const bool others_load = state_.holders() > state_.tasks.running().size();
   if (other != nullptr) {

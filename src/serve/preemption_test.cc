@@ -104,6 +104,16 @@ TEST_F(PreemptionTest, VictimsComeInOrder) {
   }
 }
 
+// It would start again at the expense of the oldest, which would start again beside it.
+TEST_F(PreemptionTest, ARequestGrowsAtTheExpenseOfALowerPriorityThatIsTheOldest) {
+  Make(16);
+  Task& oldest = Run(20);
+  Task& high = Run(60);
+  EXPECT_TRUE(preemption_->MakeRoomToGrow(high, kFull));
+  EXPECT_FALSE(oldest.running());
+  EXPECT_TRUE(high.running());
+}
+
 TEST_F(PreemptionTest, ARequestStartsAtTheExpenseOfLowerPrioritiesOfItsTenant) {
   Make(16);
   Task& first = Run(20);
