@@ -65,7 +65,7 @@ class RecordChain {
                                         .tokens = tokens},
                                        /*of_twins=*/false);
   }
-  /// The same of the run that begins with a block, whose `tokens` are those of all its blocks.
+  /// The same of the run that begins with a block. `tokens`: of all blocks of the run.
   tier::RecordIdentity IdentityOfRun(uint64_t block, std::span<const TokenId> tokens) const {
     const RecordShapes& shapes = cache_->shapes();
     return shapes.IdentityOf({.key = RunKey(keys_[block + shapes.run_blocks() - 1]),
@@ -75,7 +75,7 @@ class RecordChain {
                               .tokens = tokens},
                              /*of_twins=*/false);
   }
-  /// The store has the run that begins with a block, all of whose keys are known.
+  /// The store has the run that begins with a block. False where its last key is not known.
   bool HasRun(uint64_t block) const {
     const uint64_t count = cache_->shapes().run_blocks();
     if (count == 1 || block % count != 0 || block + count > blocks()) return false;
