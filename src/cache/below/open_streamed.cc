@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kReadsAtOnce = 64;
 // Each begins before what did not come to the one before; after these it begins with nothing.
-constexpr int kAttempts = 4;
+constexpr int kOpenAttempts = 4;
 // For what memory has and the store is still being given. What does not come is computed again.
 constexpr uint64_t kWrittenWaitUs = 1'000'000;
 
@@ -220,7 +220,7 @@ Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
 
   std::vector<Resident> resident;
   for (int attempt = 0;; ++attempt) {
-    if (attempt == kAttempts) there = 0;
+    if (attempt == kOpenAttempts) there = 0;
     resident = ResidentOf(*classes, there, own);
     const auto failed = ReadAll(chain, resident);
     if (!failed) break;

@@ -11,7 +11,7 @@ namespace quire::cache {
 namespace {
 
 constexpr TokenId kPlanted = 0x5EC2E7;  // nothing else holds four of these in a row
-std::atomic<uint64_t> found = 0;
+std::atomic<uint64_t> forgotten_found = 0;
 
 // Looks at the whole block of memory that is freed.
 void LookAt(const void* memory) {
@@ -22,7 +22,7 @@ void LookAt(const void* memory) {
   for (size_t i = 0; i < count; ++i) {
     in_a_row = words[i] == kPlanted ? in_a_row + 1 : 0;
     if (in_a_row < 4) continue;
-    ++found;
+    ++forgotten_found;
     return;
   }
 }
@@ -46,7 +46,7 @@ TEST(Forget, FreedMemoryHoldsNoPrompt) {
   const std::vector<TokenId> secret(20 * kBlock + 5, kPlanted);
   const std::vector<TokenId> longer(30 * kBlock, kPlanted);
   const auto other = Join(std::vector<TokenId>(3 * kBlock, kPlanted), SomeTokens(4 * kBlock, 7));
-  found = 0;
+  forgotten_found = 0;
   look_at_freed_memory = &LookAt;
   {
     const auto sequence = cache.Open(secret, {.reserve_tokens = longer.size()});
@@ -64,18 +64,18 @@ TEST(Forget, FreedMemoryHoldsNoPrompt) {
   }
   EXPECT_EQ(cache.cache->stats().published_blocks, 0u);
   look_at_freed_memory = nullptr;
-  EXPECT_EQ(found, 0u);
+  EXPECT_EQ(forgotten_found, 0u);
 }
 
 TEST(Forget, TheTestFindsWhatIsLeft) {
   QUIRE_SKIP_FORGET_TEST;
   look_at_freed_memory = &LookAt;
-  found = 0;
+  forgotten_found = 0;
   {
     const std::vector<TokenId> left(100, kPlanted);
   }
   look_at_freed_memory = nullptr;
-  EXPECT_EQ(found, 1u);
+  EXPECT_EQ(forgotten_found, 1u);
 }
 
 }  // namespace

@@ -170,8 +170,8 @@ Result<uint64_t> Pinning::Pin(const AcquireRequest& request, uint64_t ttl_us) {
   const uint64_t now_us = cache_.NowMicros();
   const uint64_t until_us =
       ttl_us == 0 || ttl_us > UINT64_MAX - now_us ? UINT64_MAX : now_us + ttl_us;
-  constexpr int kAttempts = 8;  // while other calls evict the found blocks
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  constexpr int kPinAttempts = 8;  // while other calls evict the found blocks
+  for (int attempt = 0; attempt < kPinAttempts; ++attempt) {
     QUIRE_ASSIGN(const FoundPath path, FindToPin(request, location));
     QUIRE_ASSIGN(const bool pinned, PinPath(location, path, until_us));
     if (pinned) return path.blocks.size();

@@ -140,7 +140,7 @@ Result<bool> Ring::MoveIn() {
   const uint32_t previous = (rank_ + ranks_ - 1) % ranks_;
   while (!heard_all_) {
     if (!coming_) {
-      coming_.emplace();
+      coming_ = Incoming();
       QUIRE_ASSIGN(coming_->length, group_.Receive(previous, BytesOf(coming_->bytes_count)));
     }
     if (!coming_->has_length) {
