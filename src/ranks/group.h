@@ -74,8 +74,8 @@ class Transfer {
 ///
 /// Needs size <= kRanksMax.
 ///
-/// Errors of all calls: kIo names the ranks that were not heard, or the transport failed; kCorrupt a
-/// rank sent another number of bytes than this one expects, so they are at different calls. The
+/// Errors of all calls: kIo names the ranks that were not heard, or the transport failed; kCorrupt
+/// a rank sent another number of bytes than this one expects, so they are at different calls. The
 /// group is of no use then
 class Group {
  public:

@@ -25,8 +25,8 @@ class ReservedRoom {
         tokens_max_(options.tokens_max),
         piece_tokens_(kPieceBlocks * options.profile.block_tokens) {}
 
-  /// Calls `ask` with the tokens that all ranks shall have room for, once or twice, unless they have
-  /// it.
+  /// Calls `ask` with the tokens that all ranks shall have room for, once or twice, unless they
+  /// have it.
   ///
   /// Errors: those of `ask` for exactly `tokens`
   Result<void> Grow(uint64_t tokens, const std::function<Result<void>(uint64_t tokens)>& ask) {
