@@ -153,6 +153,22 @@ def test_a_request_that_ranks_cannot_answer_is_refused(group):
     assert (cache["ranks"]["count"], cache["ranks"]["rank"]) == (len(group.pids), 0)
 
 
+@pytest.mark.parametrize("group", GROUPS[:2], ids=NAMES[:2])
+def test_requests_that_take_each_others_room_say_the_same(group, tmp_path):
+    def ask_all(server):
+        with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
+            return list(pool.map(lambda prompt: answer(server, prompt, max_tokens=300)[0], PROMPTS))
+
+    with quire_server.serving(tmp_path / "alone") as server:
+        expected = ask_all(server)
+        bytes_each = server.ask("/v1/cache")[1]["block_bytes"] / 16
+    # Each of two ranks has room for less than two thirds of its half.
+    held_tokens = sum(len(prompt) + 300 for prompt in PROMPTS)
+    with together(tmp_path / "together", group, "--hot-bytes", int(0.3 * held_tokens * bytes_each)) as ranks:
+        assert ask_all(ranks.server) == expected
+        assert ranks.server.engine()["preemptions"] > 0
+
+
 @pytest.mark.parametrize("group", GROUPS[::2], ids=NAMES[::2])
 def test_sigterm_ends_all_ranks_and_a_restart_finds_what_they_stored(group, alone, tmp_path):
     store = ("--store", tmp_path / "store", "--store-bytes", "256MiB")
@@ -162,7 +178,8 @@ def test_sigterm_ends_all_ranks_and_a_restart_finds_what_they_stored(group, alon
         slow = pool.submit(ask, ranks.server, PROMPTS[2], max_tokens=100)
         while not ranks.server.ask("/v1/cache")[1]["calls"]:
             time.sleep(0.01)
-        ranks.signal(0, signal.SIGTERM)
+        for rank in ranks.pids:  # the others leave it to rank 0
+            ranks.signal(rank, signal.SIGTERM)
         status, said = slow.result()  # what was under way ends
         assert status == 200 and said["usage"]["completion_tokens"] == 100
         assert ranks.wait() == 0, ranks.said()
