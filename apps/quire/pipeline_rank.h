@@ -42,6 +42,7 @@ class PipelineRank final : public Rank {
   Result<void> Follow() override { return stage_->Serve(ring_); }
   Cache& cache() override { return *cache_; }
   model::StepFlow* flow() override { return leader_.get(); }
+  Result<void> KeepAlive() override { return ring_.Check(); }  // it says by itself that it is there
   Result<void> Stop() override { return leader_->Stop(); }
   nlohmann::ordered_json Describe() const override;
 

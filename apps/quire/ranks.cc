@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -93,6 +94,16 @@ int RunRankThreads(std::string_view command, const RanksFlags& flags,
 }
 
 }  // namespace
+
+// A rank waits for the next one until its deadline, so some of these may be late.
+uint64_t KeepAliveUs(const RanksFlags& flags) {
+  return static_cast<uint64_t>(flags.deadline_s * 1e6) / 8;
+}
+
+void LeaveSignalsToRank0() {
+  std::signal(SIGTERM, SIG_IGN);
+  std::signal(SIGINT, SIG_IGN);
+}
 
 int RunWithRanks(std::string_view command, const RanksFlags& flags,
                  const std::function<Result<int>(ranks::Group* group)>& run) {

@@ -68,11 +68,23 @@ class Rank {
   /// What takes the steps of an engine: one of the two.
   virtual model::StepRunner* steps() { return nullptr; }
   virtual model::StepFlow* flow() { return nullptr; }
+  /// To be called at least every so often between the steps of the engine, on its thread, also
+  /// while it has none: the others know then that this rank is there.
+  ///
+  /// Errors: a rank is lost, or has failed; the message names it
+  virtual Result<void> KeepAlive() = 0;
   /// The others return from Follow.
   virtual Result<void> Stop() = 0;
   /// For reports: how many ranks there are, and what this one has.
   virtual nlohmann::ordered_json Describe() const = 0;
 };
+
+/// How often Rank::KeepAlive is to be called.
+uint64_t KeepAliveUs(const RanksFlags& flags);
+
+/// Of a rank that follows, in a process of its own: SIGTERM and SIGINT, which mpirun sends to all
+/// ranks, are rank 0's to heed from now on, which tells the others when it has ended its work.
+void LeaveSignalsToRank0();
 
 /// Runs a command as the ranks that the flags ask for: `run` gets the group of its rank, or null
 /// where there are no ranks. Reports errors. Returns the exit code.

@@ -417,10 +417,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
     engine_options.sessions = runtime->sessions_.get();
   }
   Rank* const rank = runtime->rank();
-  Cache& cache = rank == nullptr ? runtime->cache() : rank->cache();
   QUIRE_ASSIGN(runtime->engine_,
                serve::Engine::Create({.model = *runtime->model_,
-                                      .cache = cache,
+                                      .cache = runtime->engine_cache(),
                                       .attention = *runtime->attention_,
                                       .executor = *runtime->executor_,
                                       .clock = SystemClock(),

@@ -115,6 +115,8 @@ class Runtime {
   void FlushStore();
   /// Null: there are no ranks.
   Rank* rank() { return rank_.get(); }
+  /// The engine's: with ranks, whatever it opens is on all of them.
+  Cache& engine_cache() { return rank_ == nullptr ? cache() : rank_->cache(); }
   /// Null: sessions end with the process.
   serve::SessionStore* sessions() { return sessions_.get(); }
 

@@ -5,6 +5,8 @@
 #include <bit>
 #include <utility>
 
+#include "env/clock.h"
+
 namespace quire::app {
 
 Result<ranks::sequence::LaneShare> SequenceRanks::ShareOf(const ranks::Group& group) {
@@ -39,6 +41,15 @@ Result<std::unique_ptr<SequenceRanks>> SequenceRanks::Join(const Components& com
   const Digest description = RootKey(same, components.geometry, components.cache.options().profile);
   QUIRE_TRY(joined->member_->Join(description, kRankLoadDeadlineUs));
   return joined;
+}
+
+Result<void> SequenceRanks::KeepAlive() {
+  const uint64_t now_us = SystemClock().NowMicros();
+  if (now_us - beat_us_ < member_->group().options().deadline_us / 8) {
+    return member_->group().Check();
+  }
+  beat_us_ = now_us;
+  return leader_->Beat();
 }
 
 nlohmann::ordered_json SequenceRanks::Describe() const {

@@ -43,6 +43,7 @@ class SequenceRanks final : public Rank {
   Result<void> Follow() override { return ranks::sequence::Follow(*member_, vocab_); }
   Cache& cache() override { return *leader_; }
   model::StepRunner* steps() override { return leader_.get(); }
+  Result<void> KeepAlive() override;
   Result<void> Stop() override { return leader_->Stop(); }
   nlohmann::ordered_json Describe() const override;
 
@@ -53,6 +54,7 @@ class SequenceRanks final : public Rank {
   const uint64_t vocab_;
   std::unique_ptr<ranks::sequence::Member> member_;
   std::unique_ptr<ranks::sequence::LeaderCache> leader_;
+  uint64_t beat_us_ = 0;  // when the others were asked last whether they are there
 };
 
 }  // namespace quire::app

@@ -102,11 +102,26 @@ Result<serve::EngineOptions> EngineOptionsOf(const ServeFlags& flags, http::Even
       .on_event = [&hub](serve::RequestId id) { hub.Notify(id); }};
 }
 
+/// Errors: kUnsupported names a flag that ranks cannot honour
+Result<void> CheckWithRanks(const ServeFlags& flags) {
+  for (const auto& [name, is_given] :
+       {std::pair("--api-keys", !flags.api_keys.empty()),
+        {"--events", !flags.events.endpoint.empty()},
+        {"--adapter-directory", !flags.service.adapter_directory.empty()}}) {
+    if (!is_given) continue;
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("{}: not possible with --ranks {}; leave one of them out", name,
+                            flags.runtime.ranks.mode));
+  }
+  return {};
+}
+
 Result<void> CheckFlags(ServeFlags& flags) {
   const auto bad = [](std::string what) {
     return Fail(ErrorCode::kInvalidArgument, std::move(what));
   };
   if (flags.runtime.model.empty()) return bad("--model is needed: a model directory");
+  if (!flags.runtime.ranks.mode.empty()) QUIRE_TRY(CheckWithRanks(flags));
   QUIRE_ASSIGN(const http::HostAndPort address, http::ParseAddress(flags.server.listen));
   if (flags.api_keys.empty() && !flags.no_auth && !http::IsLoopbackHost(flags.server.listen)) {
     return bad(
@@ -183,55 +198,77 @@ void PrintWelcome(const ServeFlags& flags, const http::Server& server, const std
   FlushOutput();
 }
 
-Result<int> Serve(ServeFlags& flags) {
-  QUIRE_TRY(CheckFlags(flags));
-  std::optional<http::KeysFile> keys;
-  if (!flags.api_keys.empty()) {
-    QUIRE_ASSIGN(keys, http::ReadKeysFile(flags.api_keys));
-  }
-  WarnOfRisks(flags);
-  QUIRE_ASSIGN(const auto log, http::AccessLog::Open(flags.access_log));
-  QUIRE_ASSIGN(const auto chat, model::ChatTemplate::Load(flags.runtime.model));
-  QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));
-  http::EventHub hub;
-  QUIRE_ASSIGN(const auto engine_options, EngineOptionsOf(flags, hub));
-  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime, engine_options));
-  if (!runtime->tokenizer()) {
-    return Fail(
-        ErrorCode::kNotFound,
-        fmt::format("{}: no tokenizer.json, and the API is about text", flags.runtime.model));
-  }
-  serve::Driver driver(runtime->engine());
-  http::ServiceOptions& options = flags.service;
+/// What the server says of itself and of calls that name nothing else.
+http::ServiceOptions ServiceOptionsOf(const ServeFlags& flags, Runtime& runtime,
+                                      const model::GenerationConfig& generation) {
+  http::ServiceOptions options = flags.service;
   options.model_name = flags.name.empty() ? NameOf(flags.runtime.model) : flags.name;
-  if (runtime->engine().adapters().Find(options.model_name)) {
-    return Fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--adapter {}: it is the base model's name (--name)", options.model_name));
-  }
   options.version = kVersion;
-  options.stop_tokens = runtime->model().config().eos;
+  options.stop_tokens = runtime.model().config().eos;
   options.stop_tokens.insert(options.stop_tokens.end(), generation.eos.begin(),
                              generation.eos.end());
-  options.tokens_max = runtime->cache().options().tokens_max;
+  options.tokens_max = runtime.cache().options().tokens_max;
   options.call_timeout_us = flags.call_timeout_s * uint64_t{1'000'000};
   options.sessions.idle_us = flags.session_idle_s * uint64_t{1'000'000};
   options.loopback_names_only = !flags.no_auth;
   options.publishes = !flags.runtime.remote.empty() &&
                       (flags.runtime.store.empty() || flags.runtime.remote_writes == "all");
+  return options;
+}
+
+/// A rank that does what rank 0 says.
+Result<int> FollowRank0(const ServeFlags& flags, Runtime& runtime) {
+  if (flags.runtime.ranks.threads == 0) LeaveSignalsToRank0();
+  QUIRE_TRY(runtime.rank()->Follow());
+  runtime.FlushStore();
+  return kOk;
+}
+
+/// `group`: null: there are no ranks.
+Result<int> Serve(const ServeFlags& flags, ranks::Group* group) {
+  std::optional<http::KeysFile> keys;
+  if (!flags.api_keys.empty()) {
+    QUIRE_ASSIGN(keys, http::ReadKeysFile(flags.api_keys));
+  }
+  const bool listens = group == nullptr || group->rank() == 0;
+  if (listens) WarnOfRisks(flags);
+  QUIRE_ASSIGN(const auto log, http::AccessLog::Open(listens ? flags.access_log : ""));
+  QUIRE_ASSIGN(const auto chat, model::ChatTemplate::Load(flags.runtime.model));
+  QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));
+  http::EventHub hub;
+  QUIRE_ASSIGN(const auto engine_options, EngineOptionsOf(flags, hub));
+  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime, engine_options, group));
+  Rank* const rank = runtime->rank();
+  if (!listens) return FollowRank0(flags, *runtime);
+  if (!runtime->tokenizer()) {
+    return Fail(
+        ErrorCode::kNotFound,
+        fmt::format("{}: no tokenizer.json, and the API is about text", flags.runtime.model));
+  }
+  http::ServiceOptions options = ServiceOptionsOf(flags, *runtime, generation);
+  if (group != nullptr) {
+    options.ranks_mode = flags.runtime.ranks.mode;
+    options.ranks_count = group->size();
+  }
+  if (runtime->engine().adapters().Find(options.model_name)) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--adapter {}: it is the base model's name (--name)", options.model_name));
+  }
   std::unique_ptr<EventPublisher> events;
   if (ChangeFeed* const changes = runtime->cache().changes(); changes != nullptr) {
     QUIRE_ASSIGN(events, EventPublisher::Start(*changes, flags.events));
   }
+  std::optional<serve::Driver> driver;
   const http::ServiceContext served{.engine = runtime->engine(),
-                                    .cache = runtime->cache(),
+                                    .cache = runtime->engine_cache(),
                                     .hub = hub,
                                     .tokenizer = *runtime->tokenizer(),
                                     .chat = chat,
                                     .generation = generation,
                                     .clock = SystemClock(),
-                                    .engine_stats = [&driver] { return driver.stats(); },
-                                    .engine_sequences = [&driver] { return driver.Sequences(); },
+                                    .engine_stats = [&driver] { return driver->stats(); },
+                                    .engine_sequences = [&driver] { return driver->Sequences(); },
                                     .budget_used_of =
                                         [&runtime] {
                                           return std::pair(runtime->registry().bytes_used(),
@@ -243,8 +280,24 @@ Result<int> Serve(ServeFlags& flags) {
                                     .events = events.get()};
   QUIRE_ASSIGN(const auto service, http::Service::Create(served, options, keys));
   QUIRE_ASSIGN(const auto server, http::Server::Create(*service, *log, flags.server));
+  std::optional<Error> lost;  // a rank; of the engine's thread
+  serve::BetweenTicks between;
+  if (rank != nullptr) {
+    between.every_us = KeepAliveUs(flags.runtime.ranks);
+    between.call = [rank, &lost, &server] {
+      if (lost) return;
+      if (auto alive = rank->KeepAlive(); !alive) {
+        lost = std::move(alive).error();
+        server->Stop();
+      }
+    };
+  }
+  driver.emplace(runtime->engine(), std::move(between));
   PrintWelcome(flags, *server, options.model_name);
   server->Run();
+  driver.reset();
+  if (lost) return std::unexpected(*std::move(lost));
+  if (rank != nullptr) QUIRE_TRY(rank->Stop());
   runtime->FlushStore();  // what was read is there for the next start
   return kOk;
 }
@@ -257,8 +310,9 @@ int RunServe(Command& command, ServeFlags& flags) {
   }
   if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
   if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
-  const auto code = Serve(flags);
-  return code ? *code : Report("serve", code.error());
+  if (const auto checked = CheckFlags(flags); !checked) return Report("serve", checked.error());
+  return RunWithRanks("serve", flags.runtime.ranks,
+                      [&flags](ranks::Group* group) { return Serve(flags, group); });
 }
 
 // A flag with a check shows its default.
@@ -340,6 +394,7 @@ void AddServe(Command& program) {
       "serve", "Serves a model over HTTP: the API of OpenAI, metrics and a page to look at");
   // It may come from the file.
   AddRuntimeFlags(command, flags->runtime, ModelFlag::kOptional);
+  AddRanksFlags(command, flags->runtime.ranks);
   command.Add({.name = "--config",
                .value = &flags->config,
                .help = "A TOML file of these flags: listen = \"127.0.0.1:8080\". Flags win"});

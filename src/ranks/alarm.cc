@@ -108,7 +108,7 @@ Error Alarm::Accuse(const Wait& wait) {
   RankSet failed = wait.silent;
   if ((waits_for & ~spoke) != 0) failed = waits_for & ~spoke;
   if ((overdue & ~spoke) != 0) failed = overdue & ~spoke;
-  return {ErrorCode::kDeadline,
+  return {ErrorCode::kIo,
           fmt::format("ranks: rank {} was not heard for {} ms ({} of rank {})", Names(failed),
                       wait.deadline_us / 1000, wait.what, transport_.rank())};
 }

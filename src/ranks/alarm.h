@@ -42,7 +42,7 @@ class Alarm {
   /// This rank waited until its deadline, or heard the alarm meanwhile. Tells the others, and
   /// returns within a tenth of the deadline.
   ///
-  /// Returns: the failure that a rank told, or kDeadline with the ranks that failed
+  /// Returns: the failure that a rank told, or kIo with the ranks that failed
   Error Accuse(const Wait& wait);
 
  private:

@@ -18,6 +18,9 @@ namespace {
 /// its core can work.
 constexpr uint64_t kEagerUs = 20'000;
 constexpr std::chrono::microseconds kNap{100};
+// A rank that waits for so long has nothing to do: it looks less often.
+constexpr uint64_t kIdleUs = 1'000'000;
+constexpr std::chrono::microseconds kIdleNap{1000};
 
 }  // namespace
 
@@ -123,7 +126,7 @@ Result<void> Group::Wait(Transfer& transfer, uint64_t deadline_us) {
     if (waited_us < kEagerUs) {
       sched_yield();
     } else {
-      std::this_thread::sleep_for(kNap);
+      std::this_thread::sleep_for(waited_us < kIdleUs ? kNap : kIdleNap);
     }
   }
   RankSet silent = 0;

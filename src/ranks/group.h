@@ -54,7 +54,7 @@ class Transfer {
   Result<bool> IsDone();
   /// Returns when what was sent may be used again, and what was asked for has come.
   ///
-  /// Errors: kDeadline names the ranks that were not heard; kIo, kCorrupt as Message::IsDone
+  /// Errors: kIo names the ranks that were not heard; kIo, kCorrupt as Message::IsDone
   Result<void> Wait();
 
  private:
@@ -74,9 +74,9 @@ class Transfer {
 ///
 /// Needs size <= kRanksMax.
 ///
-/// Errors of all calls: kDeadline names the ranks that were not heard; kIo the transport failed;
-/// kCorrupt a rank sent another number of bytes than this one expects, so they are at different
-/// calls. The group is of no use then
+/// Errors of all calls: kIo names the ranks that were not heard, or the transport failed; kCorrupt
+/// a rank sent another number of bytes than this one expects, so they are at different calls. The
+/// group is of no use then
 class Group {
  public:
   Group(Transport& transport, const Clock& clock, const GroupOptions& options)
@@ -89,6 +89,8 @@ class Group {
   const GroupOptions& options() const { return options_; }
   const Traffic& traffic() const { return traffic_; }
 
+  /// The first failure, once there is one. Does not wait, and does not look for one.
+  Result<void> Check() const;
   /// This rank cannot go on: the others' calls fail with this error too. Returns it.
   Error Fail(Error error);
 
@@ -126,7 +128,6 @@ class Group {
  private:
   friend class Transfer;
 
-  Result<void> Check() const;
   Result<void> AddSend(Transfer& transfer, uint32_t to, Channel channel,
                        std::span<const std::byte> bytes);
   Result<void> AddReceive(Transfer& transfer, uint32_t from, Channel channel,

@@ -1,5 +1,6 @@
 #include "serve/driver.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -8,7 +9,8 @@
 
 namespace quire::serve {
 
-Driver::Driver(Engine& engine) : engine_(engine), thread_([this] { Turn(); }) {}
+Driver::Driver(Engine& engine, BetweenTicks between)
+    : engine_(engine), between_(std::move(between)), thread_([this] { Turn(); }) {}
 
 Driver::~Driver() {
   ending_.store(true, std::memory_order_release);
@@ -68,10 +70,12 @@ void Driver::Turn() {
       stats_ = stats;
     }
     TellSequences();
+    if (between_.call) between_.call();
     if (ending && report.settled) return;  // what is awaited has its answer
     // That Tick may have taken in what was to wake this thread for its end.
     const bool just_asked = !ending && ending_.load(std::memory_order_acquire);
-    if (!report.worked && !just_asked) engine_.AwaitChange(report.wait_us);
+    if (report.worked || just_asked) continue;
+    engine_.AwaitChange(std::min(report.wait_us, between_.every_us));
   }
 }
 

@@ -18,13 +18,19 @@
 
 namespace quire::serve {
 
+/// What the engine's thread does besides, such as to look after what the engine stands on.
+struct BetweenTicks {
+  std::function<void()> call{};    // after each Tick; it changes no request and must not wait long
+  uint64_t every_us = UINT64_MAX;  // at least so often, also while nothing is asked
+};
+
 /// Turns the engine until it ends: then all requests are cancelled, and callers that await them
 /// hear so. Callers use the engine itself: Submit, Await and the like.
 ///
 /// Lifetime: the engine must outlive it, and has no other driver meanwhile
 class Driver {
  public:
-  explicit Driver(Engine& engine);
+  explicit Driver(Engine& engine, BetweenTicks between = {});
   ~Driver();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
@@ -43,6 +49,7 @@ class Driver {
   void TellSequences();
 
   Engine& engine_;
+  const BetweenTicks between_;
   std::atomic<bool> ending_ = false;
   mutable Mutex mutex_{LockRank::kLeaf};
   CondVar told_;

@@ -137,5 +137,22 @@ TEST_F(DriverTest, ItSleepsUntilSomethingChanges) {
   EXPECT_EQ(Await(engine_->Submit({.prompt = SomeTokens(20, 2)}).value()).finish, Finish::kLength);
 }
 
+TEST_F(DriverTest, CallsBetweenTicksAlsoWhileNothingIsAsked) {
+  Make(24);
+  std::counting_semaphore<> called(0);
+  std::atomic<bool> asks = true;
+  {
+    const Driver driver(*engine_, {.call =
+                                       [&] {
+                                         if (asks) called.release();
+                                       },
+                                   .every_us = 1'000});
+    for (int i = 0; i < 5; ++i) ASSERT_TRUE(called.try_acquire_for(std::chrono::minutes(1)));
+    EXPECT_EQ(Await(engine_->Submit({.prompt = SomeTokens(20, 1)}).value()).finish,
+              Finish::kLength);
+    asks = false;
+  }
+}
+
 }  // namespace
 }  // namespace quire::serve

@@ -136,11 +136,11 @@ Result<RequestId> Engine::Submit(Request request) {
                 "request: spills: the engine streams nothing; give the cache a store, and "
                 "resident_tokens");
   }
-  if (flow_ && !request.keep.keeps_all()) {
-    return Fail(
-        ErrorCode::kUnsupported,
-        "request: keep: stages do not observe what is attended to; use one process, or keep "
-        "all of the prompt");
+  const bool others_compute = components_.steps != nullptr || components_.flow != nullptr;
+  if (others_compute && !request.keep.keeps_all()) {
+    return Fail(ErrorCode::kUnsupported,
+                "request: keep: ranks do not observe what is attended to; use one process, or keep "
+                "all of the prompt");
   }
   std::shared_ptr<const ServedAdapter> adapter;
   if (!request.adapter.empty()) {

@@ -96,15 +96,15 @@ class Server:
         return self.process.wait(timeout=seconds)
 
 
-@contextlib.contextmanager
-def serving(folder: Path, *arguments, model=TINY):
-    """A server on the bundled model. At the end it must have been alive, and stop within its time.
+def start(folder: Path, *arguments, model=TINY, launcher=(), threads=2):
+    """A server on the bundled model, once it can be asked. Its caller ends it.
 
     arguments: more flags of `quire serve`
+    launcher: what starts it, such as an mpirun
     """
     folder.mkdir(parents=True, exist_ok=True)
-    command = [str(quire_cli.binary()), "serve", "--model", str(model), "--listen", "127.0.0.1:0",
-               "--access-log", str(folder / "access.log"), "--threads", "2",
+    command = [*launcher, str(quire_cli.binary()), "serve", "--model", str(model), "--listen", "127.0.0.1:0",
+               "--access-log", str(folder / "access.log"), "--threads", str(threads),
                *(str(argument) for argument in arguments)]
     stdout = folder / "stdout"
     with open(stdout, "wb") as out, open(folder / "stderr", "wb") as err:
@@ -115,10 +115,25 @@ def serving(folder: Path, *arguments, model=TINY):
             assert process.poll() is None, (folder / "stderr").read_text()
             assert time.monotonic() < end, "it does not start"
             time.sleep(0.01)
-        said = stdout.read_text()
-        url = re.search(r"at (https?://\S+)", said).group(1)
-        operator = re.search(r"operator's page: http://127.0.0.1:(\d+)/", said)
-        server = Server(process, url, operator and operator.group(1), folder)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    said = stdout.read_text()
+    url = re.search(r"at (https?://\S+)", said).group(1)
+    operator = re.search(r"operator's page: http://127.0.0.1:(\d+)/", said)
+    return Server(process, url, operator and operator.group(1), folder)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *arguments, model=TINY):
+    """A server on the bundled model. At the end it must have been alive, and stop within its time.
+
+    arguments: more flags of `quire serve`
+    """
+    server = start(folder, *arguments, model=model)
+    process = server.process
+    try:
         yield server
         if process.poll() is None:
             assert server.terminate() == 0, (folder / "stderr").read_text()

@@ -27,8 +27,10 @@ Result<void> Leader::Join(Identity& identity) {
 }
 
 Result<void> Leader::Stop() {
-  if (std::exchange(stopped_, true)) return {};
-  QUIRE_TRY(Call({.command = Command::kStop}));
+  if (stopped_) return {};
+  const auto stopped = Call({.command = Command::kStop});
+  stopped_ = true;
+  QUIRE_TRY(stopped);
   return {};
 }
 
@@ -109,6 +111,7 @@ Result<void> Leader::Tell(Message message) { return Send(message, {}); }
 
 // What it says of itself comes first: the state before it, and its number.
 Result<void> Leader::Send(Message& message, std::span<const uint64_t> lengths) {
+  if (stopped_) return Fail(ErrorCode::kCancelled, "ranks: they were stopped");
   message.number = ++number_;
   message.state = state_;
   state_ = StateAfter(state_, message, lengths);

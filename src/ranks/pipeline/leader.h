@@ -51,6 +51,7 @@ class Leader final : public model::StepFlow {
   /// Errors: kInvalidArgument a rank was started with other options; kIo a rank is lost
   Result<void> Join(Identity& identity);
   /// Ends all other ranks when all steps and commands are done. Rank 0's own store is the caller's.
+  /// Sequences that are left end here alone; every other call is refused from now on.
   Result<void> Stop();
 
   uint32_t stages() const override { return ring_.ranks(); }

@@ -35,14 +35,14 @@ PipelineSequence::~PipelineSequence() {
 }
 
 Result<void> PipelineSequence::Reserve(uint64_t tokens) {
-  QUIRE_TRY(own_->Reserve(tokens));
-  if (tokens <= reserved_tokens_) return {};
-  QUIRE_ASSIGN(
-      const Message all,
-      leader_.Call({.command = Command::kReserve, .sequence = number_, .position = tokens}));
-  if (all.error) return std::unexpected(*all.error);
-  reserved_tokens_ = tokens;
-  return {};
+  return room_.Grow(tokens, [this](uint64_t asked) -> Result<void> {
+    QUIRE_TRY(own_->Reserve(asked));
+    QUIRE_ASSIGN(
+        const Message all,
+        leader_.Call({.command = Command::kReserve, .sequence = number_, .position = asked}));
+    if (all.error) return std::unexpected(*all.error);
+    return {};
+  });
 }
 
 Result<void> PipelineSequence::Rollback(uint64_t position) {
@@ -53,7 +53,7 @@ Result<void> PipelineSequence::Rollback(uint64_t position) {
 // The others' are gone too: the next use of it is refused by the first of them.
 void PipelineSequence::Reset() {
   own_->Reset();
-  reserved_tokens_ = 0;
+  room_.Forget();
   static_cast<void>(leader_.Tell({.command = Command::kEnd, .sequence = number_}));
 }
 
@@ -115,8 +115,9 @@ Result<std::unique_ptr<Sequence>> PipelineCache::Open(Plan plan, const SequenceO
                      .tokens_most = found,
                      .options = options};
   QUIRE_ASSIGN(const Message all, leader_.Call(std::move(message)));
-  auto sequence = std::make_unique<PipelineSequence>(std::move(own), number,
-                                                     ReservedBy(options, prompt_tokens), leader_);
+  auto sequence = std::make_unique<PipelineSequence>(
+      std::move(own), number, ReservedRoom(inner().options(), ReservedBy(options, prompt_tokens)),
+      leader_);
   if (all.error) return std::unexpected(*all.error);  // those that opened it end it
   return sequence;
 }

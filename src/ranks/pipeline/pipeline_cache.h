@@ -12,6 +12,7 @@
 #include "quire/cache.h"
 #include "quire/sequence.h"
 #include "ranks/pipeline/leader.h"
+#include "ranks/reserved_room.h"
 #include "registry/forwarding_cache.h"
 
 namespace quire::ranks::pipeline {
@@ -20,10 +21,10 @@ namespace quire::ranks::pipeline {
 /// it has room where all of them do, and ends with it.
 class PipelineSequence final : public Sequence {
  public:
-  /// `reserved_tokens`: that all ranks have room for.
-  PipelineSequence(std::unique_ptr<Sequence> own, uint64_t number, uint64_t reserved_tokens,
+  /// `room`: what all ranks have for it.
+  PipelineSequence(std::unique_ptr<Sequence> own, uint64_t number, const ReservedRoom& room,
                    Leader& leader)
-      : own_(std::move(own)), number_(number), reserved_tokens_(reserved_tokens), leader_(leader) {}
+      : own_(std::move(own)), number_(number), room_(room), leader_(leader) {}
   ~PipelineSequence() override;
 
   uint64_t number() const { return number_; }
@@ -65,7 +66,7 @@ class PipelineSequence final : public Sequence {
 
   const std::unique_ptr<Sequence> own_;
   const uint64_t number_;
-  uint64_t reserved_tokens_;
+  ReservedRoom room_;
   Leader& leader_;
 };
 

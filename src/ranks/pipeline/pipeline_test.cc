@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -370,6 +372,42 @@ TEST(Pipeline, ARankThatDiesIsNamedByAllOthers) {
       ExpectNothingHeld(ranks);
     }
   }
+}
+
+// Rank 0 sends nothing and waits for nothing meanwhile.
+TEST(Pipeline, Rank0HearsWhileItIsIdleThatARankIsGone) {
+  std::vector<Result<void>> alive(3);
+  RunRanks(3, {.death = Schedule::Death{.rank = 1, .after_messages = 12}},
+           [&](Group& group) {
+             Ring ring(group, SystemClock());
+             Result<void>& own = alive[group.rank()];
+             while (own) {
+               own = ring.Check();
+               std::this_thread::sleep_for(std::chrono::milliseconds(1));
+             }
+           },
+           {.deadline_us = 300'000});
+  EXPECT_NE(alive[0].error().message.find("rank 1"), std::string::npos) << alive[0].error().message;
+}
+
+// A session holds a sequence until the engine is gone.
+TEST(Pipeline, ASequenceMayEndAfterTheRanksWereStopped) {
+  auto ranks = MakeRanks(FourLayers(), Codec::kF16, 3);
+  const auto tokens = SomeTokens(20, FourLayers().vocab, 1);
+  ExpectAllEndedWell(RunPipeline(
+      ranks, [&](Leader& leader, PipelineCache& cache, Identity& identity) -> Result<void> {
+        QUIRE_ASSIGN(Plan plan, cache.Acquire({.identity = &identity, .tokens = tokens}));
+        QUIRE_ASSIGN(auto sequence, cache.Open(std::move(plan), {}));
+        QUIRE_TRY(leader.Stop());
+        sequence.reset();
+        const auto refused = cache.Acquire({.identity = &identity, .tokens = tokens});
+        EXPECT_FALSE(refused.has_value());
+        if (!refused) {
+          EXPECT_EQ(refused.error().code, ErrorCode::kCancelled);
+        }
+        return {};
+      }));
+  ExpectNothingHeld(ranks);
 }
 
 }  // namespace

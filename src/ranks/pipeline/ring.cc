@@ -8,8 +8,10 @@ namespace quire::ranks::pipeline {
 
 namespace {
 
-// Between two looks at what has come.
+// Between two looks at what has come, and where no message has come or gone for so long.
 constexpr uint64_t kLookUs = 100;
+constexpr uint64_t kIdleLookUs = 1000;
+constexpr uint64_t kIdleUs = 1'000'000;
 // Lengths that are no lengths: the rank is there; it has said all.
 constexpr uint64_t kThere = 0;
 constexpr uint64_t kAll = UINT64_MAX;
@@ -52,6 +54,12 @@ Result<std::vector<std::byte>> Ring::Receive() {
   return bytes;
 }
 
+Result<void> Ring::Check() {
+  MutexLock lock(mutex_);
+  if (broken_) return std::unexpected(*broken_);
+  return {};
+}
+
 Error Ring::Break(Error error) {
   MutexLock lock(mutex_);
   if (ranks_ == 1 && !broken_) broken_ = std::move(error);
@@ -63,7 +71,7 @@ Error Ring::Break(Error error) {
 }
 
 void Ring::Run() {
-  sent_us_ = heard_us_ = clock_.NowMicros();
+  sent_us_ = heard_us_ = message_us_ = clock_.NowMicros();
   while (true) {
     Result<bool> moved = false;
     try {
@@ -78,7 +86,9 @@ void Ring::Run() {
       break;
     }
     if (said_all_ && sent_.empty() && heard_all_) break;
-    if (!*moved && outbox_.empty()) changed_.WaitFor(mutex_, kLookUs);
+    if (*moved || !outbox_.empty()) continue;
+    const bool is_idle = clock_.NowMicros() - message_us_ >= kIdleUs;
+    changed_.WaitFor(mutex_, is_idle ? kIdleLookUs : kLookUs);
   }
   // What a group knows of lies here: it is of no use without, and after an error in any case.
   sent_.clear();
@@ -119,6 +129,7 @@ Result<void> Ring::Put(uint64_t bytes_count, std::vector<std::byte> bytes) {
     QUIRE_ASSIGN(outgoing.payload, group_.Send(next, outgoing.bytes));
   }
   sent_us_ = clock_.NowMicros();
+  if (bytes_count != kThere) message_us_ = sent_us_;
   return {};
 }
 
@@ -165,7 +176,7 @@ Result<bool> Ring::MoveIn() {
     }
     QUIRE_ASSIGN(const bool done, coming_->payload.IsDone());
     if (!done) return moved;
-    heard_us_ = clock_.NowMicros();
+    heard_us_ = message_us_ = clock_.NowMicros();
     moved = true;
     MutexLock lock(mutex_);
     inbox_.push_back(std::move(coming_->bytes));

@@ -43,8 +43,12 @@ class Ring {
   Result<void> Send(std::vector<std::byte> bytes);
   /// Waits for what the rank before sends next.
   ///
-  /// Errors: those of the group. kDeadline names the ranks that were not heard for its deadline
+  /// Errors: those of the group. kIo names the ranks that were not heard for its deadline
   Result<std::vector<std::byte>> Receive();
+  /// Whether all ranks are there still, as far as this one knows. Does not wait.
+  ///
+  /// Errors: those of the group, of now or before
+  Result<void> Check();
   /// This rank cannot go on: it and all others end with this error. Returns the first that was.
   Error Break(Error error);
 
@@ -80,10 +84,11 @@ class Ring {
   // Of the thread alone.
   std::deque<Outgoing> sent_;  // whose bytes must stay
   std::optional<Incoming> coming_;
-  bool said_all_ = false;   // to the next rank
-  bool heard_all_ = false;  // of the one before
-  uint64_t sent_us_ = 0;    // when anything was sent last
-  uint64_t heard_us_ = 0;   // when anything came last
+  bool said_all_ = false;    // to the next rank
+  bool heard_all_ = false;   // of the one before
+  uint64_t sent_us_ = 0;     // when anything was sent last
+  uint64_t heard_us_ = 0;    // when anything came last
+  uint64_t message_us_ = 0;  // when a message came or went last
 
   Mutex mutex_{LockRank::kLeaf};
   CondVar changed_;

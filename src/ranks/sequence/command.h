@@ -22,7 +22,7 @@ enum class Verb : uint8_t {
   kFork = 6,      // as sequence `number`
   kReset = 7,
   kEnd = 8,   // the sequence
-  kBeat = 9,  // nothing: rank 0 is there
+  kBeat = 9,  // nothing: all are there
   kStop = 10,
 };
 

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "cache/verbs/admit.h"
+#include "ranks/reserved_room.h"
 
 namespace quire::ranks::sequence {
 namespace {
@@ -22,10 +23,10 @@ std::unexpected<Error> NotWithRanks(std::string_view call) {
 class LeaderCache::LeaderSequence final : public Sequence {
  public:
   LeaderSequence(LeaderCache& cache, uint64_t number)
-      : cache_(cache), number_(number), own_(cache.member_.At(number)) {}
+      : cache_(cache), number_(number), own_(cache.member_.At(number)), room_(cache.options()) {}
   ~LeaderSequence() override {
     const Command end = {.verb = Verb::kEnd, .sequence = number_};
-    // A group that has failed ends all the same.
+    // A group that has failed, or was stopped, ends all the same.
     static_cast<void>(cache_.Tell(end));
     cache_.member_.End(end);
   }
@@ -41,13 +42,16 @@ class LeaderCache::LeaderSequence final : public Sequence {
   LayerBlocks Blocks(uint32_t layer) const override { return own_.Blocks(layer); }
 
   Result<void> Reserve(uint64_t tokens) override {
-    const Command command = {.verb = Verb::kReserve, .sequence = number_, .number = tokens};
-    QUIRE_TRY(cache_.Tell(command));
-    return cache_.member_.Reserve(command);
+    return room_.Grow(tokens, [this](uint64_t asked) -> Result<void> {
+      const Command command = {.verb = Verb::kReserve, .sequence = number_, .number = asked};
+      QUIRE_TRY(cache_.Tell(command));
+      return cache_.member_.Reserve(command);
+    });
   }
   Result<void> Rollback(uint64_t position) override {
     if (position == length() && position == cursor(0)) return {};  // a step that was not taken
     const Command command = {.verb = Verb::kRollback, .sequence = number_, .number = position};
+    room_.Forget();
     QUIRE_TRY(cache_.Tell(command));
     return cache_.member_.Rollback(command);
   }
@@ -59,6 +63,7 @@ class LeaderCache::LeaderSequence final : public Sequence {
   }
   void Reset() override {
     const Command command = {.verb = Verb::kReset, .sequence = number_};
+    room_.Forget();
     static_cast<void>(cache_.Tell(command));
     cache_.member_.Reset(command);
   }
@@ -89,12 +94,14 @@ class LeaderCache::LeaderSequence final : public Sequence {
   LeaderCache& cache_;
   const uint64_t number_;
   ShareSequence& own_;
+  ReservedRoom room_;
 };
 
 LeaderCache::LeaderCache(Member& member)
     : ForwardingCache(member.cache().cache()), member_(member) {}
 
 Result<void> LeaderCache::Tell(const Command& command) {
+  if (stopped_) return Fail(ErrorCode::kCancelled, "ranks: they were stopped");
   std::vector<std::byte> bytes = Write(command);
   return member_.group().BroadcastAny(0, bytes);
 }
@@ -159,8 +166,16 @@ Result<void> LeaderCache::Step(std::span<const model::StepItem> items,
   return member_.Step(command, logits);
 }
 
-Result<void> LeaderCache::Beat() { return Tell({.verb = Verb::kBeat}); }
+Result<void> LeaderCache::Beat() {
+  QUIRE_TRY(Tell({.verb = Verb::kBeat}));
+  return member_.Beat();
+}
 
-Result<void> LeaderCache::Stop() { return Tell({.verb = Verb::kStop}); }
+Result<void> LeaderCache::Stop() {
+  if (stopped_) return {};
+  QUIRE_TRY(Tell({.verb = Verb::kStop}));
+  stopped_ = true;
+  return {};
+}
 
 }  // namespace quire::ranks::sequence

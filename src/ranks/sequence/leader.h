@@ -42,10 +42,11 @@ class LeaderCache final : public registry::ForwardingCache, public model::StepRu
   /// What this rank has sent and received.
   const Traffic& traffic() const { return member_.group().traffic(); }
 
-  /// Lets ranks that wait know that this one is there: to be called more often than the group's
-  /// deadline where there is nothing else to do.
+  /// Lets ranks that wait know that this one is there, and waits until all have answered: to be
+  /// called more often than the group's deadline, also where there is nothing else to do.
   Result<void> Beat();
-  /// The last call: the other ranks return from Follow.
+  /// The other ranks return from Follow. Sequences that are left end here alone; every other call
+  /// is refused from now on.
   Result<void> Stop();
 
  private:
@@ -55,6 +56,7 @@ class LeaderCache final : public registry::ForwardingCache, public model::StepRu
   Member& member_;
   const void* acquired_ = nullptr;  // the state of the last plan
   uint64_t next_ = 1;
+  bool stopped_ = false;
 };
 
 }  // namespace quire::ranks::sequence

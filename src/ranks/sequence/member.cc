@@ -234,7 +234,7 @@ Result<void> Follow(Member& member, uint64_t vocab) {
       case Verb::kFork: static_cast<void>(member.Fork(command)); break;
       case Verb::kReset: member.Reset(command); break;
       case Verb::kEnd: member.End(command); break;
-      case Verb::kBeat: break;
+      case Verb::kBeat: static_cast<void>(member.Beat()); break;
       case Verb::kStop: return {};
       default: return quire::Fail(ErrorCode::kCorrupt, "ranks: an unknown command");
     }

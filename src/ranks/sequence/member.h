@@ -60,6 +60,8 @@ class Member {
   Result<void> Step(const Command& command, std::span<float* const> logits);
   Result<void> Rollback(const Command& command);
   Result<void> Fork(const Command& command);
+  /// Returns when all ranks have called it.
+  Result<void> Beat() { return components_.group.Barrier(); }
   void Reset(const Command& command) { At(command.sequence).Reset(); }
   void End(const Command& command) { sequences_.erase(command.sequence); }
 

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/mutex.h"
@@ -416,6 +418,62 @@ TEST(SequenceParallel, ARankThatDiesIsNamedByAllOthers) {
       EXPECT_EQ(machines[rank]->cache->stats().sequences, 0u);
     }
   }
+}
+
+// Rank 0 has nothing to ask for longer than the deadline.
+TEST(SequenceParallel, RanksThatAreIdleWaitAsLongAsRank0IsThere) {
+  const auto tokens = model::SomeTokens(40, model::SmallConfig().vocab, 1);
+  constexpr GroupOptions kSoon{.deadline_us = 800'000};
+  auto machines = Machines(kF16, 2);
+  ExpectAllWell(RunOn(
+      machines,
+      [&](LeaderCache& cache, Machine& machine) {
+        for (int i = 0; i < 10; ++i) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          ASSERT_TRUE(cache.Beat());
+        }
+        EXPECT_TRUE(Ask(cache, machine, tokens, 40));
+      },
+      {}, kSoon));
+  const auto silent = RunOn(
+      machines,
+      [&](LeaderCache& cache, Machine&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+        EXPECT_FALSE(cache.Beat());
+      },
+      {}, kSoon);
+  ASSERT_FALSE(silent[1]);
+  EXPECT_THAT(silent[1].error().message, testing::HasSubstr("rank 0 was not heard for 800 ms"));
+}
+
+TEST(SequenceParallel, Rank0HearsWhileItIsIdleThatARankIsGone) {
+  auto machines = Machines(kF16, 4);
+  Result<void> alive;
+  const auto ends =
+      RunOn(machines,
+            [&](LeaderCache& cache, Machine&) {
+              while (alive) alive = cache.Beat();
+            },
+            {.death = Schedule::Death{.rank = 2, .after_messages = 60}}, {.deadline_us = 500'000});
+  ASSERT_FALSE(alive);
+  EXPECT_THAT(alive.error().message, testing::ContainsRegex("rank ([1-3], )*2[ ,]"));
+  for (const Result<void>& end : ends) EXPECT_FALSE(end);
+}
+
+// A session holds a sequence until the engine is gone.
+TEST(SequenceParallel, ASequenceMayEndAfterTheRanksWereStopped) {
+  const auto tokens = model::SomeTokens(40, model::SmallConfig().vocab, 1);
+  auto machines = Machines(kF16, 2);
+  ExpectAllWell(RunOn(machines, [&](LeaderCache& cache, Machine& machine) {
+    const AcquireRequest request = {.identity = &machine.identity, .tokens = tokens};
+    auto sequence = Must(cache.Open(Must(cache.Acquire(request)), {}));
+    Must(cache.Stop());
+    sequence.reset();
+    const auto refused = cache.Acquire(request);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kCancelled);
+  }));
+  for (const auto& machine : machines) EXPECT_EQ(machine->cache->stats().sequences, 0u);
 }
 
 // Stores of its own: what a rank wrote is found after a restart, by as many ranks.

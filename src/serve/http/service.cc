@@ -261,7 +261,32 @@ void Service::Finish(const HttpRequest& request, Handled& handled) {
   }
 }
 
+ApiResult<void> Service::CheckWithRanks(const HttpRequest& request, const Route& route) const {
+  if (options_.ranks_mode.empty()) return {};
+  switch (route.way) {
+    case Way::kPrefetch:
+    case Way::kResize:
+    case Way::kErase:
+    case Way::kDemote:
+    case Way::kLimits:
+    case Way::kLoadAdapter:
+    case Way::kUnloadAdapter:
+    case Way::kLease:
+    case Way::kLeases: break;
+    default: return {};
+  }
+  if (request.method == "GET" || request.method == "HEAD") return {};
+  return std::unexpected(
+      ApiError{.status = 501,
+               .type = "invalid_request_error",
+               .code = "not_with_ranks",
+               .message = fmt::format("{}: not possible with --ranks {}, the other {} would not "
+                                      "hear of it; serve from one process for that",
+                                      route.name, options_.ranks_mode, options_.ranks_count - 1)});
+}
+
 ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, Handled& handled) {
+  QUIRE_TRY(CheckWithRanks(request, route));
   const auto reply = [&](ApiResult<Reply> answer) -> ApiResult<void> {
     QUIRE_ASSIGN(handled.outcome, std::move(answer));
     return {};
@@ -456,6 +481,9 @@ Reply Service::CacheJson(const Caller& caller) const {
                       {"block_tokens", cache.profile.block_tokens},
                       {"block_bytes", context_.cache.block_bytes()},
                       {"draining", draining_.load()}};
+  if (!options_.ranks_mode.empty()) {
+    json["ranks"] = {{"mode", options_.ranks_mode}, {"count", options_.ranks_count}, {"rank", 0}};
+  }
   if (caller.sees_all) {
     const auto [used, limit] = context_.budget_used_of();
     const BlockMapCells map = ShrinkBlockMap(context_.cache.BlockMap(), kBlockMapCells);

@@ -46,6 +46,10 @@ struct ServiceOptions {
   // Without keys: a caller that names it by other than a loopback name is refused, so that pages
   // of other sites cannot (DNS rebinding).
   bool loopback_names_only = true;
+  // The engine's cache is one of several processes that compute together: calls that would change
+  // this one alone are refused.
+  std::string ranks_mode{};  // how they share the work, for reports; empty: there is one process
+  uint32_t ranks_count = 1;
 };
 
 struct ServiceContext {
@@ -127,6 +131,7 @@ class Service {
   Result<void> AddTenants(const KeysFile& keys);
   ApiResult<Caller> CallerOf(const HttpRequest& request) const;
   ApiResult<void> Admit(const HttpRequest& head, const Route& route, Handled& handled);
+  ApiResult<void> CheckWithRanks(const HttpRequest& request, const Route& route) const;
   ApiResult<void> Answer(const HttpRequest& request, const Route& route, Handled& handled);
   Reply OpenReply(Way way) const;
   ApiResult<Reply> Sessions(const HttpRequest& request, const Caller& caller);

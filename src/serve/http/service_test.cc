@@ -486,6 +486,26 @@ TEST_F(ServiceTest, EachRouteHasItsNameAndItsMethods) {
   }
 }
 
+TEST_F(ServiceTest, OneOfSeveralRanksIsNotChangedAlone) {
+  Make("", {.ranks_mode = "sequence", .ranks_count = 4});
+  const auto ask = [&](HttpRequest request, uint32_t status) {
+    request.by_operator_listener = true;
+    return AskJson(request, status);
+  };
+  for (const std::string path : {"/v1/cache/prefetch", "/v1/cache/resize", "/v1/cache/erase",
+                                 "/v1/cache/demote", "/v1/cache/limits", "/v1/cache/leases",
+                                 "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}) {
+    const OrderedJson error = ask(Post(path, "{}"), 501)["error"];
+    EXPECT_EQ(error["code"], "not_with_ranks") << path;
+    EXPECT_EQ(error["message"], path +
+                                    ": not possible with --ranks sequence, the other 3 would "
+                                    "not hear of it; serve from one process for that");
+  }
+  ask(Get("/v1/cache/leases"), 200);
+  EXPECT_EQ(ask(Get("/v1/cache"), 200)["ranks"],
+            (OrderedJson{{"mode", "sequence"}, {"count", 4}, {"rank", 0}}));
+}
+
 TEST_F(ServiceTest, ATenantHasSoManyCallsAtOnce) {
   Make("", {.calls_per_tenant_max = 1});
   const HttpRequest request =
