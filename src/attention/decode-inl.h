@@ -93,10 +93,11 @@ inline size_t ColumnOffset(const StreamLayout& stream, uint32_t in_block) {
   return codes * CodeBytes(stream.codec);
 }
 
-/// The group in slices: the first `longer` have one query vector more than the others.
+/// The group in slices of at most `queries_max`: the first `longer` have one query vector more than
+/// the others.
 struct GroupSlices {
-  explicit GroupSlices(uint32_t group)
-      : count(DivUp(group, kSliceQueries)), queries(group / count), longer(group % count) {}
+  explicit GroupSlices(uint32_t group, uint32_t queries_max = kSliceQueries)
+      : count(DivUp(group, queries_max)), queries(group / count), longer(group % count) {}
   uint32_t size(uint32_t slice) const { return queries + (slice < longer ? 1 : 0); }
 
   uint32_t count;
@@ -105,14 +106,12 @@ struct GroupSlices {
 };
 
 /// f<kQueries>() for a slice of so many query vectors.
-template <class F>
+template <uint32_t kMax = kSliceQueries, class F>
 HWY_INLINE void ForSlice(uint32_t queries, const F& f) {
-  switch (queries) {
-    case 1: f.template operator()<1>(); break;
-    case 2: f.template operator()<2>(); break;
-    case 3: f.template operator()<3>(); break;
-    default: f.template operator()<4>(); break;
+  if constexpr (kMax > 1) {
+    if (queries < kMax) return ForSlice<kMax - 1>(queries, f);
   }
+  f.template operator()<kMax>();
 }
 
 /// Columns of K that one kernel call reads, as many as the accumulators allow.

@@ -115,13 +115,35 @@ class ItemRun {
   }
 
   void FixQueries() {
+    if (!item_.streams()) {
+      for (uint32_t q = 0, rows = 0; q < queries_; q += rows) {
+        rows = TileRowsFor(queries_ - q);
+        FixSlice(q, rows);
+      }
+      return;
+    }
+    const GroupSlices slices(queries_per_head_, forms_[0].integer_key.key_slice);
+    for (uint32_t q = 0; q < queries_;) {
+      for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
+        FixSlice(q, slices.size(slice));
+      }
+    }
+  }
+
+  /// Pairs of channels of query vectors [first, first + count) in turn.
+  void FixSlice(size_t first, size_t count) {
     const float code_unit = codec::IntegerUnit(shape_.key.codec);
-    for (uint32_t q = 0; q < queries_; ++q) {
-      int16_t* const fixed = scratch_.fixed_query + q * fixed_stride_;
+    int16_t* const to = scratch_.fixed_query + first * fixed_stride_;
+    int16_t fixed[FixedStride(kDimMax)];
+    for (size_t i = 0; i < count; ++i) {
+      const size_t q = first + i;
       const float unit = FixQuery(scratch_.query + q * key_dim_, key_dim_, fixed_stride_, fixed);
       scratch_.query_units[q] = unit * code_unit;
       scratch_.query_bias_terms[q] =
           -forms_[0].integer_key.bias * std::accumulate(fixed, fixed + key_dim_, 0);
+      for (size_t pair = 0; pair < fixed_stride_ / 2; ++pair) {
+        std::copy_n(fixed + 2 * pair, 2, to + 2 * (pair * count + i));
+      }
     }
   }
 
@@ -529,13 +551,18 @@ class ItemRun {
   /// Scores of query vectors [q, q + rows) against integer codes.
   void ScoreIntegerTile(uint32_t q, uint32_t rows, const Columns& columns) const {
     const size_t pairs = DivUp(key_dim_, 2);
-    for (uint32_t c = 0; c < columns.count; ++c) {
+    const size_t stride = KeyPairsStride(shape_.key.dim);
+    for (uint32_t c = 0; c < columns.count;) {
       const uint32_t index = columns.index[c];
-      const int16_t* panel = scratch_.key_pairs + size_t{index} * KeyPairsStride(shape_.key.dim);
+      const bool whole = c + kIntegerPanels <= columns.count &&
+                         columns.index[c + kIntegerPanels - 1] == index + kIntegerPanels - 1;
       ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
-        ScoreIntegerPanel<kRows>(Queries().From(q), panel, pairs,
-                                 Scores(q) + index * kColumnTokens);
+        const auto score =
+            whole ? ScoreIntegerPanels<kRows, kIntegerPanels> : ScoreIntegerPanels<kRows, 1>;
+        score(Queries().From(q), scratch_.key_pairs + index * stride, stride, pairs,
+              Scores(q) + index * kColumnTokens);
       });
+      c += whole ? kIntegerPanels : 1;
     }
   }
 
@@ -611,15 +638,20 @@ class ItemRun {
     }
     constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
     const uint32_t groups_end = columns.index[columns.count - 1] / kColumnsPerGroup + 1;
-    for (uint32_t panel = 0; panel * kPanelDims < value_dim_; ++panel) {
+    const auto panels_end = static_cast<uint32_t>(out_stride_ / kPanelDims);
+    for (uint32_t panel = 0; panel < panels_end;) {
+      const bool whole = panel + kIntegerPanels <= panels_end;
       float* const out = scratch_.split.out + q * out_stride_ + size_t{panel} * kPanelDims;
       for (uint32_t g = columns.index[0] / kColumnsPerGroup; g < groups_end; ++g) {
         const int16_t* pairs = scratch_.value_pairs + size_t{panel} * kValuePairsStride +
                                size_t{g} * kGroupTokens * kPanelDims;
         ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
-          WeighIntegerPanel<kRows>(Weights().From(q), g, pairs, out, out_stride_);
+          const auto weigh =
+              whole ? WeighIntegerPanels<kRows, kIntegerPanels> : WeighIntegerPanels<kRows, 1>;
+          weigh(Weights().From(q), g, pairs, out, out_stride_);
         });
       }
+      panel += whole ? kIntegerPanels : 1;
     }
   }
 
