@@ -326,28 +326,20 @@ class ItemRun {
         form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
                                   scratch_.scores);
       }
-      if (!IsIdentity(form.key.codec)) ScaleRowScores(form, columns);
-      if (shape_.alibi_slopes != nullptr) AddDistances(view.split, columns, 0, queries_);
     }
     const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
-    const States& split = scratch_.split;
-    for (uint32_t q = 0; q < queries_; ++q) split.max[q] = MaxScore(visible, Scores(q));
-    for (uint32_t q = 0; q < queries_; ++q) {
-      if (q % queries_per_head_ == 0) FetchValueScales(view, q / queries_per_head_);
-      split.sum[q] = WeighScores(visible, split.max[q], Scores(q));
-    }
     ClearSums();
+    FetchValueScales(view, 0);
+    for (uint32_t head = 0; head < item_.heads; ++head) WeighHead(view, visible, head);
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
       const Columns& columns = view.forms[f];
       if (columns.count == 0) continue;
       if (form.has_integer_values()) {
-        FixRowWeights(form, columns, visible);
         form.integer_value.stream_values(columns, ViewOf(form.key), ViewOf(form.value), next,
                                          Weights(), scratch_.split.out, out_stride_);
         continue;
       }
-      if (!IsIdentity(form.value.codec)) ScaleRowWeights(form, columns);
       ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
       const uint32_t run_count = ListRuns(form, columns, visible, runs);
       form.of_value.stream_values(runs, run_count, ViewOf(form.key), ViewOf(form.value), next,
@@ -356,8 +348,48 @@ class ItemRun {
     AddMidSums();
   }
 
-  /// Fetches the scales of V's planes of one head, which are wanted when the weights are ready.
-  /// (Sooner, and K drives them out again.)
+  /// Products of one head's queries and keys to the weights of its values. Head by head, because
+  /// the scores of all heads do not fit the first-level cache.
+  void WeighHead(const SplitView& view, const VisibleTokens& visible, uint32_t head) const {
+    if (head + 1 < item_.heads) FetchValueScales(view, head + 1);
+    const uint32_t begin = head * queries_per_head_;
+    const uint32_t end = begin + queries_per_head_;
+    HeadScales scales;
+    for (int f = 0; f < 2; ++f) {
+      const Form& form = forms_[f];
+      const Columns& columns = view.forms[f];
+      if (columns.count == 0) continue;
+      if (!IsIdentity(form.key.codec)) {
+        LoadScales(form.key, columns, columns.key_scale, head, &scales);
+        ScaleScoresOf(form, columns, scales, begin, queries_per_head_);
+      }
+      if (shape_.alibi_slopes != nullptr) {
+        AddDistances(view.split, columns, begin, queries_per_head_);
+      }
+    }
+    const States& split = scratch_.split;
+    for (uint32_t q = begin; q < end; ++q) split.max[q] = MaxScore(visible, Scores(q));
+    for (uint32_t q = begin; q < end; ++q) {
+      split.sum[q] = WeighScores(visible, split.max[q], Scores(q));
+    }
+    for (int f = 0; f < 2; ++f) {
+      const Form& form = forms_[f];
+      const Columns& columns = view.forms[f];
+      if (columns.count == 0 || IsIdentity(form.value.codec)) continue;
+      LoadScales(form.value, columns, columns.value_scale, head, &scales);
+      const SeenColumns seen(visible, columns);
+      for (uint32_t q = begin; q < end; ++q) {
+        if (form.has_integer_values()) {
+          FixWeightsOf(q, form, seen, scales, visible);
+        } else {
+          ScaleWeights(columns, scales, form.of_value.weight_unit, Scores(q));
+        }
+      }
+    }
+  }
+
+  /// Fetches the scales of V's planes of one head, which are wanted when the weights of the head
+  /// before it are ready. (Sooner, and K drives them out again.)
   void FetchValueScales(const SplitView& view, uint32_t head) const {
     for (int f = 0; f < 2; ++f) {
       const StreamLayout& value = forms_[f].value;
@@ -393,14 +425,6 @@ class ItemRun {
     }
   }
 
-  void ScaleRowScores(const Form& form, const Columns& columns) const {
-    for (uint32_t head = 0; head < item_.heads; ++head) {
-      HeadScales scales;
-      LoadScales(form.key, columns, columns.key_scale, head, &scales);
-      ScaleScoresOf(form, columns, scales, head * queries_per_head_, queries_per_head_);
-    }
-  }
-
   /// ALiBi, for query vectors [q, q + count).
   void AddDistances(uint64_t split, const Columns& columns, uint32_t q, uint32_t count) const {
     const float* const slopes = shape_.alibi_slopes + size_t{item_.head_begin} * group_;
@@ -415,27 +439,6 @@ class ItemRun {
   uint64_t PositionOf(uint32_t row) const {
     if (item_.sequences == nullptr) return first_position_ + row;
     return item_.sequences[item_.row_begin + row]->first_position;
-  }
-
-  void ScaleRowWeights(const Form& form, const Columns& columns) const {
-    for (uint32_t head = 0; head < item_.heads; ++head) {
-      HeadScales scales;
-      LoadScales(form.value, columns, columns.value_scale, head, &scales);
-      for (uint32_t q = head * queries_per_head_; q < (head + 1) * queries_per_head_; ++q) {
-        ScaleWeights(columns, scales, form.of_value.weight_unit, Scores(q));
-      }
-    }
-  }
-
-  void FixRowWeights(const Form& form, const Columns& columns, const VisibleTokens& visible) const {
-    const SeenColumns seen(visible, columns);
-    for (uint32_t head = 0; head < item_.heads; ++head) {
-      HeadScales scales;
-      LoadScales(form.value, columns, columns.value_scale, head, &scales);
-      for (uint32_t q = head * queries_per_head_; q < (head + 1) * queries_per_head_; ++q) {
-        FixWeightsOf(q, form, seen, scales, visible);
-      }
-    }
   }
 
   void FixWeightsOf(uint32_t q, const Form& form, const SeenColumns& seen, const HeadScales& scales,
