@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 
 #include "base/bits.h"
 #include "codec/planes.h"
@@ -116,9 +115,8 @@ class ItemRun {
 
   void FixQueries() {
     if (!item_.streams()) {
-      for (uint32_t q = 0, rows = 0; q < queries_; q += rows) {
-        rows = TileRowsFor(queries_ - q);
-        FixSlice(q, rows);
+      for (uint32_t q = 0; q < queries_; q += TileRowsFor(queries_ - q)) {
+        FixSlice(q, TileRowsFor(queries_ - q));
       }
       return;
     }
@@ -130,21 +128,13 @@ class ItemRun {
     }
   }
 
-  /// Pairs of channels of query vectors [first, first + count) in turn.
+  /// Query vectors [first, first + count), which are taken together.
   void FixSlice(size_t first, size_t count) {
-    const float code_unit = codec::IntegerUnit(shape_.key.codec);
-    int16_t* const to = scratch_.fixed_query + first * fixed_stride_;
-    int16_t fixed[FixedStride(kDimMax)];
-    for (size_t i = 0; i < count; ++i) {
-      const size_t q = first + i;
-      const float unit = FixQuery(scratch_.query + q * key_dim_, key_dim_, fixed_stride_, fixed);
-      scratch_.query_units[q] = unit * code_unit;
-      scratch_.query_bias_terms[q] =
-          -forms_[0].integer_key.bias * std::accumulate(fixed, fixed + key_dim_, 0);
-      for (size_t pair = 0; pair < fixed_stride_ / 2; ++pair) {
-        std::copy_n(fixed + 2 * pair, 2, to + 2 * (pair * count + i));
-      }
-    }
+    FixQueriesTogether(
+        scratch_.query + first * key_dim_, count, key_dim_, fixed_stride_,
+        {.code_unit = codec::IntegerUnit(shape_.key.codec), .bias = forms_[0].integer_key.bias},
+        scratch_.fixed_query + first * fixed_stride_, scratch_.query_units + first,
+        scratch_.query_bias_terms + first);
   }
 
   FixedQueries Queries() const {
@@ -363,9 +353,7 @@ class ItemRun {
         LoadScales(form.key, columns, columns.key_scale, head, &scales);
         ScaleScoresOf(form, columns, scales, begin, queries_per_head_);
       }
-      if (shape_.alibi_slopes != nullptr) {
-        AddDistances(view.split, columns, begin, queries_per_head_);
-      }
+      if (shape_.alibi_slopes != nullptr) AddDistances(view.split, columns, begin, end - begin);
     }
     const States& split = scratch_.split;
     for (uint32_t q = begin; q < end; ++q) split.max[q] = MaxScore(visible, Scores(q));
