@@ -1,7 +1,7 @@
 // Attention beside its floors: decode against a plain streaming read of the same bytes, prefill,
 // and decode of a context that stays in cache, against multiply-adds in registers.
-// Shape: Qwen3-0.6B, 16 query heads on 8 KV heads, head_dim 128; "g4" has 4 query heads to a KV
-// head instead of 2.
+// Shape: Qwen3-0.6B, 16 query heads on 8 KV heads, head_dim 128; "g4" and "g8" have so many query
+// heads to a KV head instead of 2.
 #include "quire/attention.h"
 
 #include <fmt/format.h>
@@ -106,19 +106,19 @@ Result<Subject> Decode(Codec codec, uint32_t tokens, uint32_t group, uint32_t th
 
 /// Decode of one layer of a context that stays in the last-level cache, over and over: what
 /// kernels cost when memory does not.
-Result<Subject> CachedDecode(Codec codec, uint32_t tokens) {
+Result<Subject> CachedDecode(Codec codec, uint32_t tokens, uint32_t group) {
   constexpr uint32_t kTimes = 100;
   QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, 1, 1, 1));
-  bench->queries = Queries(1, kGroup);
+  bench->queries = Queries(1, group);
   bench->out.resize(bench->queries.size());
-  const double gigaflops = 1e-9 * kTimes * tokens * kKvHeads * kGroup * kHeadDim * 2 * 2;
+  const double gigaflops = 1e-9 * kTimes * tokens * kKvHeads * group * kHeadDim * 2 * 2;
   return Timed{.unit = "GFLOP/s",
                .amount = gigaflops,
                .slice = fmt::format("1 row over {} tokens, 1 layer, {} times", tokens, kTimes),
                .work =
                    [=](uint32_t) {
                      return bench->Attend(
-                         bench->sequence->Shape(0, kGroup),
+                         bench->sequence->Shape(0, group),
                          bench->sequence->Task(1, bench->queries.data(), bench->out.data()),
                          kTimes);
                    },
@@ -147,6 +147,9 @@ Result<Subject> Prefill(Codec codec, uint32_t tokens, uint32_t chunk, uint32_t t
       .floor = [=](uint32_t) { return gigaflops_per_head * SecondsPerGigaflop(*bench->executor); }};
 }
 
+/// Of cases with another number of query heads to a KV head than the model's.
+std::string InName(uint32_t group) { return group == kGroup ? "" : fmt::format("/g{}", group); }
+
 }  // namespace
 
 std::vector<Case> AttentionCases(const Options& options) {
@@ -163,16 +166,18 @@ std::vector<Case> AttentionCases(const Options& options) {
         Decoded{Codec::kInt8, 32'768, 8}, Decoded{Codec::kInt4}, Decoded{Codec::kNf4},
         Decoded{Codec::kNf4, 32'768, 4}, Decoded{Codec::kNf4, 32'768, 8}, Decoded{Codec::kFp4},
         Decoded{Codec::kQ25}}) {
-    const std::string group = d.group == kGroup ? "" : fmt::format("/g{}", d.group);
     for (const uint32_t threads : options.threads) {
-      cases.push_back(
-          {.name = fmt::format("decode/{}/{}{}/t{}", CodecName(d.codec), d.tokens, group, threads),
-           .prepare = [=] { return Decode(d.codec, d.tokens, d.group, threads); }});
+      cases.push_back({.name = fmt::format("decode/{}/{}{}/t{}", CodecName(d.codec), d.tokens,
+                                           InName(d.group), threads),
+                       .prepare = [=] { return Decode(d.codec, d.tokens, d.group, threads); }});
     }
   }
-  for (const Codec codec : kCodecs) {
-    cases.push_back({.name = fmt::format("cached/{}/{}/t1", CodecName(codec), kSplitTokens),
-                     .prepare = [=] { return CachedDecode(codec, kSplitTokens); }});
+  for (const uint32_t group : {kGroup, 8u}) {
+    for (const Codec codec : kCodecs) {
+      cases.push_back(
+          {.name = fmt::format("cached/{}/{}{}/t1", CodecName(codec), kSplitTokens, InName(group)),
+           .prepare = [=] { return CachedDecode(codec, kSplitTokens, group); }});
+    }
   }
   constexpr uint32_t kPrefillTokens = 8192;
   constexpr uint32_t kChunk = 512;

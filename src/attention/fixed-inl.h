@@ -13,6 +13,8 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
@@ -58,11 +60,28 @@ inline float FixQuery(const float* query, size_t dim, size_t padded, int16_t* to
   return fixed.unit;
 }
 
-/// The meaning of the values of V that weights are multiplied with.
+/// What the integer codes are worth that queries or weights are multiplied with.
 struct IntegerValues {
   float code_unit = 0.0f;
   int32_t bias = 0;  // of their numbers (integer-inl.h)
 };
+
+/// Query vectors that kernels take together, from [count, dim] to pairs of channels
+/// [stride / 2, count, 2], zeros after the last channel.
+inline void FixQueriesTogether(const float* queries, size_t count, size_t dim, size_t stride,
+                               const IntegerValues& values, int16_t* to, float* units,
+                               int32_t* bias_terms) {
+  int16_t fixed[FixedStride(kDimMax)];
+  for (size_t i = 0; i < count; ++i) {
+    units[i] = FixQuery(queries + i * dim, dim, stride, fixed) * values.code_unit;
+    bias_terms[i] = values.bias == 0 ? 0 : -values.bias * std::accumulate(fixed, fixed + dim, 0);
+    int16_t* pair = to + 2 * i;
+    QUIRE_UNROLL_FEW
+    for (size_t d = 0; d < stride; d += 2, pair += 2 * count) {
+      std::memcpy(pair, fixed + d, 2 * sizeof(*pair));
+    }
+  }
+}
 
 /// Columns of a split, a bit for each: which there are, and of which a row sees every token.
 struct SeenColumns {

@@ -68,13 +68,18 @@ struct IntegerFunctions {
                         const FixedWeights&, float*, size_t) = nullptr;
   void (*expand_key)(const std::byte*, size_t, int16_t*) = nullptr;
   void (*expand_value)(const std::byte*, size_t, int16_t*, size_t) = nullptr;
-  int32_t bias = 0;  // of the numbers that the first two multiply
+  int32_t bias = 0;        // of the numbers that the first two multiply
+  uint32_t key_slice = 1;  // query vectors that stream_scores takes together
 };
 
 template <Codec kCodec>
 constexpr IntegerFunctions IntegerFunctionsOf() {
-  return {&StreamIntegerScores<kCodec>, &StreamIntegerValues<kCodec>, &ExpandIntegerKey<kCodec>,
-          &ExpandIntegerValue<kCodec>, kBias<kCodec>};
+  return {&StreamIntegerScores<kCodec>,
+          &StreamIntegerValues<kCodec>,
+          &ExpandIntegerKey<kCodec>,
+          &ExpandIntegerValue<kCodec>,
+          kBias<kCodec>,
+          kKeySlice<kCodec>};
 }
 
 inline IntegerFunctions IntegerFunctionsFor(Codec codec) {

@@ -20,9 +20,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
+/// Query vectors that share a load of codes.
+template <Codec kCodec>
+inline constexpr uint32_t kKeySlice = kTilesPerVec == 2 ? 8 : kSliceQueries;
+template <Codec kCodec>
+inline constexpr uint32_t kValueSlice =
+    kTilesPerVec == 2 ? 8 / kValuesPerCode<kCodec> : kSliceQueries;
+
 /// Query vectors in fixed point.
 struct FixedQueries {
-  const int16_t* codes = nullptr;       // [queries, stride], zeros after the last channel
+  // Pairs of channels, zeros after the last one: [stride / 2, queries, 2] of those that are taken
+  // together, a slice or the rows of a register tile.
+  const int16_t* codes = nullptr;
   const float* units = nullptr;         // [queries]
   const int32_t* bias_terms = nullptr;  // [queries] -kBias times the sum of the codes
   size_t stride = 0;
@@ -66,7 +75,7 @@ HWY_INLINE void StoreScores(const SumVec* sum, float query_unit, float* scores) 
 /// Columns of K that are taken together.
 template <Codec kCodec>
 constexpr int ColumnsTogether(int queries) {
-  if (kTilesPerVec == 2) return 4;
+  if (kTilesPerVec == 2) return queries > 4 ? 2 : 4;
   // Pairs of channels need the registers themselves.
   return kHasPairs<kCodec> ? 1 : std::max(1, 4 / queries);
 }
@@ -83,8 +92,8 @@ constexpr int TilesTogether(int queries) {
 /// the columns that are read later, `next_bytes` further those that are read next.
 template <Codec kCodec, int kQueries, int kColumns>
 void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byte* const* columns,
-                         size_t offset_bytes, size_t next_bytes, uint32_t count,
-                         const uint32_t* index, const std::byte* const* ahead, float* scores) {
+                         size_t offset_bytes, size_t next_at, uint32_t count, const uint32_t* index,
+                         const std::byte* const* ahead, float* scores) {
   static_assert(kColumns % kTilesPerVec == 0);
   constexpr bool kTiles = kHasPairs<kCodec>;  // whole ones
   constexpr int kSteps = kTiles ? kTileSteps<kCodec> : 2;
@@ -99,6 +108,7 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
   for (int c = 0; c < kColumns; ++c) codes[c] = columns[c] + offset_bytes;
   size_t at = 0;
   const int16_t* query = queries.codes;
+  constexpr size_t kStepNumbers = kStepChannels * kQueries;
   const auto add_step = [&]<int kStep>() QUIRE_INLINE {
     PairVec k[kVecs][kPairsPerStep<kCodec>][kVecsPerStep];
     QUIRE_UNROLL
@@ -109,7 +119,7 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
     for (int p = 0; p < kPairsPerStep<kCodec>; ++p) {
       QUIRE_UNROLL
       for (int h = 0; h < kQueries; ++h) {
-        const PairVec q = SetPair(query + h * queries.stride + kStep * kStepChannels + 2 * p);
+        const PairVec q = SetPair(query + kStep * kStepNumbers + 2 * (p * kQueries + h));
         QUIRE_UNROLL
         for (int i = 0; i < kVecs; ++i) {
           QUIRE_UNROLL
@@ -120,20 +130,22 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
       }
     }
   };
-  const int16_t* const end = query + dim;
-  while (query + (kTiles ? 1 : kSteps * kStepChannels) <= end) {
+  const int16_t* const end = query + dim * kQueries;
+  while (query + (kTiles ? 1 : kSteps * kStepNumbers) <= end) {
     QUIRE_UNROLL
     for (int c = 0; c < kColumns; ++c) {
       for (size_t line = 0; line < kBytes; line += kLineBytes) {
         FetchFar(ahead[c] + at + line);
-        FetchNear(codes[c] + next_bytes + at + line);
+        FetchNear(codes[c] + next_at + line);
       }
     }
     Repeat<kSteps>(add_step);
-    query += kSteps * kStepChannels;
+    query += kSteps * kStepNumbers;
     at += kBytes;
+    next_at += kBytes;
+    asm("" : "+r"(next_at));
   }
-  for (; query < end; query += kStepChannels, at += codec::kStepBytes) {
+  for (; query < end; query += kStepNumbers, at += codec::kStepBytes) {
     add_step.template operator()<0>();
   }
   QUIRE_UNROLL
@@ -156,7 +168,8 @@ template <Codec kCodec>
 void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
                          const StreamView& value, const Columns& columns, float* scores) {
   const uint32_t streams = std::max(kStreams, key.block_columns);
-  const GroupSlices slices(key.group);
+  constexpr uint32_t kSlice = kKeySlice<kCodec>;
+  const GroupSlices slices(key.group, kSlice);
   for (uint32_t c = 0; c < columns.count; c += streams) {
     const uint32_t count = std::min(streams, columns.count - c);
     for (uint32_t head = 0; head < key.heads; ++head) {
@@ -166,7 +179,7 @@ void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
       FetchKeyScales(key, columns, c, count, head);
       uint32_t q = head * key.group;
       for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
-        ForSlice(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
+        ForSlice<kSlice>(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
           constexpr uint32_t kColumns = ColumnsTogether<kCodec>(kQueries);
           for (uint32_t i = 0; i < count; i += kColumns) {
             const std::byte* codes[kColumns];
@@ -306,7 +319,8 @@ void StreamIntegerValues(const Columns& columns, const StreamView& key, const St
   constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
   constexpr size_t kChannels = kValuesPerCode<kCodec> * kPanelDims;
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
-  const GroupSlices slices(view.group);
+  constexpr uint32_t kSlice = kValueSlice<kCodec>;
+  const GroupSlices slices(view.group, kSlice);
   uint32_t end = 0;
   for (uint32_t c = 0; c < columns.count; c = end) {
     IntegerGroup group{.unit = columns.index[c] / kColumnsPerGroup};
@@ -323,7 +337,7 @@ void StreamIntegerValues(const Columns& columns, const StreamView& key, const St
       }
       size_t q = size_t{head} * view.group;
       for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
-        ForSlice(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
+        ForSlice<kSlice>(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
           constexpr int kTiles = TilesTogether<kCodec>(kQueries);
           const FixedWeights of_slice = weights.From(q);
           float* const to = out + q * out_stride;

@@ -71,48 +71,70 @@ void ExpandIntegerValue(const std::byte* codes, size_t dim, int16_t* to, size_t 
   }
 }
 
-/// sum[r][v] = products of `pairs` pairs of left[r] with a panel's.
-template <int kRows>
-HWY_INLINE void SumProducts(const int16_t* left, size_t left_stride, const int16_t* panel,
-                            size_t pairs, SumVec (*sum)[kVecsPerSixteen]) {
+/// Panels of a register tile, as many as its registers hold with the rows of a full one.
+inline constexpr int kIntegerPanels = kVecsPerSixteen == 1 ? 2 : 1;
+
+/// sum[r][p][v] = products of `pairs` pairs of row r with those of panel p, panels `panel_stride`
+/// apart. Rows are kRowStep numbers apart, the pairs of one kPairStep.
+template <int kRows, int kPanels, size_t kRowStep, size_t kPairStep>
+HWY_INLINE void SumProducts(const int16_t* rows, const int16_t* panel, size_t panel_stride,
+                            size_t pairs, SumVec (*sum)[kPanels][kVecsPerSixteen]) {
   constexpr int kVecs = static_cast<int>(kVecsPerSixteen);
-  ClearSums<kRows, kVecs>(sum);
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) ClearSums<kPanels, kVecs>(sum[r]);
   for (size_t i = 0; i < pairs; ++i) {
-    PairVec x[kVecs];
+    PairVec x[kPanels][kVecs];
     QUIRE_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
-      x[v] = hn::LoadU(PairTag(), panel + i * kSixteenPairs + v * 2 * kSumLanes);
+    for (int p = 0; p < kPanels; ++p) {
+      QUIRE_UNROLL
+      for (int v = 0; v < kVecs; ++v) {
+        x[p][v] =
+            hn::LoadU(PairTag(), panel + p * panel_stride + i * kSixteenPairs + v * 2 * kSumLanes);
+      }
     }
     QUIRE_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const PairVec factor = SetPair(left + r * left_stride + 2 * i);
+      const PairVec factor = SetPair(rows + r * kRowStep + i * kPairStep);
       QUIRE_UNROLL
-      for (int v = 0; v < kVecs; ++v) sum[r][v] = AddProducts(factor, x[v], sum[r][v]);
+      for (int p = 0; p < kPanels; ++p) {
+        QUIRE_UNROLL
+        for (int v = 0; v < kVecs; ++v) sum[r][p][v] = AddProducts(factor, x[p][v], sum[r][p][v]);
+      }
     }
   }
 }
 
-/// scores[r][t] of kRows query vectors and one expanded column of K, without the scales.
-template <int kRows>
-void ScoreIntegerPanel(const FixedQueries& queries, const int16_t* panel, size_t pairs,
-                       float* scores) {
-  SumVec sum[kRows][kVecsPerSixteen];
-  SumProducts<kRows>(queries.codes, queries.stride, panel, pairs, sum);
-  QUIRE_UNROLL
-  for (int r = 0; r < kRows; ++r) StoreScores(sum[r], queries.units[r], scores + r * kSplitTokens);
-}
-
-/// out[r] += weights * values of kRows query vectors, one group of tokens and one panel of V, whose
-/// pairs of tokens begin at `panel`.
-template <int kRows>
-void WeighIntegerPanel(const FixedWeights& weights, uint32_t group, const int16_t* panel,
-                       float* out, size_t out_stride) {
-  SumVec sum[kRows][kVecsPerSixteen];
-  SumProducts<kRows>(weights.codes + size_t{group} * kGroupTokens, kSplitTokens, panel,
-                     kGroupTokens / 2, sum);
+/// scores[r][t] of kRows query vectors and kPanels neighbouring columns of K that are expanded,
+/// without the scales.
+template <int kRows, int kPanels>
+void ScoreIntegerPanels(const FixedQueries& queries, const int16_t* panel, size_t panel_stride,
+                        size_t pairs, float* scores) {
+  SumVec sum[kRows][kPanels][kVecsPerSixteen];
+  SumProducts<kRows, kPanels, 2, 2 * kRows>(queries.codes, panel, panel_stride, pairs, sum);
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    AddGroup(sum[r], weights.units[r * FixedWeights::kGroups + group], out + r * out_stride);
+    QUIRE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      StoreScores(sum[r][p], queries.units[r], scores + r * kSplitTokens + p * kColumnTokens);
+    }
+  }
+}
+
+/// out[r] += weights * values of kRows query vectors, one group of tokens and kPanels panels of V,
+/// whose pairs of tokens begin at `panel`.
+template <int kRows, int kPanels>
+void WeighIntegerPanels(const FixedWeights& weights, uint32_t group, const int16_t* panel,
+                        float* out, size_t out_stride) {
+  SumVec sum[kRows][kPanels][kVecsPerSixteen];
+  SumProducts<kRows, kPanels, kSplitTokens, 2>(weights.codes + size_t{group} * kGroupTokens, panel,
+                                               kValuePairsStride, kGroupTokens / 2, sum);
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const float unit = weights.units[r * FixedWeights::kGroups + group];
+    QUIRE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      AddGroup(sum[r][p], unit, out + r * out_stride + p * kPanelDims);
+    }
   }
 }
 

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 
 #include "base/bits.h"
 #include "codec/planes.h"
@@ -115,14 +114,27 @@ class ItemRun {
   }
 
   void FixQueries() {
-    const float code_unit = codec::IntegerUnit(shape_.key.codec);
-    for (uint32_t q = 0; q < queries_; ++q) {
-      int16_t* const fixed = scratch_.fixed_query + q * fixed_stride_;
-      const float unit = FixQuery(scratch_.query + q * key_dim_, key_dim_, fixed_stride_, fixed);
-      scratch_.query_units[q] = unit * code_unit;
-      scratch_.query_bias_terms[q] =
-          -forms_[0].integer_key.bias * std::accumulate(fixed, fixed + key_dim_, 0);
+    if (!item_.streams()) {
+      for (uint32_t q = 0; q < queries_; q += TileRowsFor(queries_ - q)) {
+        FixSlice(q, TileRowsFor(queries_ - q));
+      }
+      return;
     }
+    const GroupSlices slices(queries_per_head_, forms_[0].integer_key.key_slice);
+    for (uint32_t q = 0; q < queries_;) {
+      for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
+        FixSlice(q, slices.size(slice));
+      }
+    }
+  }
+
+  /// Query vectors [first, first + count), which are taken together.
+  void FixSlice(size_t first, size_t count) {
+    FixQueriesTogether(
+        scratch_.query + first * key_dim_, count, key_dim_, fixed_stride_,
+        {.code_unit = codec::IntegerUnit(shape_.key.codec), .bias = forms_[0].integer_key.bias},
+        scratch_.fixed_query + first * fixed_stride_, scratch_.query_units + first,
+        scratch_.query_bias_terms + first);
   }
 
   FixedQueries Queries() const {
@@ -304,28 +316,20 @@ class ItemRun {
         form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
                                   scratch_.scores);
       }
-      if (!IsIdentity(form.key.codec)) ScaleRowScores(form, columns);
-      if (shape_.alibi_slopes != nullptr) AddDistances(view.split, columns, 0, queries_);
     }
     const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
-    const States& split = scratch_.split;
-    for (uint32_t q = 0; q < queries_; ++q) split.max[q] = MaxScore(visible, Scores(q));
-    for (uint32_t q = 0; q < queries_; ++q) {
-      if (q % queries_per_head_ == 0) FetchValueScales(view, q / queries_per_head_);
-      split.sum[q] = WeighScores(visible, split.max[q], Scores(q));
-    }
     ClearSums();
+    FetchValueScales(view, 0);
+    for (uint32_t head = 0; head < item_.heads; ++head) WeighHead(view, visible, head);
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
       const Columns& columns = view.forms[f];
       if (columns.count == 0) continue;
       if (form.has_integer_values()) {
-        FixRowWeights(form, columns, visible);
         form.integer_value.stream_values(columns, ViewOf(form.key), ViewOf(form.value), next,
                                          Weights(), scratch_.split.out, out_stride_);
         continue;
       }
-      if (!IsIdentity(form.value.codec)) ScaleRowWeights(form, columns);
       ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
       const uint32_t run_count = ListRuns(form, columns, visible, runs);
       form.of_value.stream_values(runs, run_count, ViewOf(form.key), ViewOf(form.value), next,
@@ -334,8 +338,46 @@ class ItemRun {
     AddMidSums();
   }
 
-  /// Fetches the scales of V's planes of one head, which are wanted when the weights are ready.
-  /// (Sooner, and K drives them out again.)
+  /// Products of one head's queries and keys to the weights of its values. Head by head, because
+  /// the scores of all heads do not fit the first-level cache.
+  void WeighHead(const SplitView& view, const VisibleTokens& visible, uint32_t head) const {
+    if (head + 1 < item_.heads) FetchValueScales(view, head + 1);
+    const uint32_t begin = head * queries_per_head_;
+    const uint32_t end = begin + queries_per_head_;
+    HeadScales scales;
+    for (int f = 0; f < 2; ++f) {
+      const Form& form = forms_[f];
+      const Columns& columns = view.forms[f];
+      if (columns.count == 0) continue;
+      if (!IsIdentity(form.key.codec)) {
+        LoadScales(form.key, columns, columns.key_scale, head, &scales);
+        ScaleScoresOf(form, columns, scales, begin, queries_per_head_);
+      }
+      if (shape_.alibi_slopes != nullptr) AddDistances(view.split, columns, begin, end - begin);
+    }
+    const States& split = scratch_.split;
+    for (uint32_t q = begin; q < end; ++q) split.max[q] = MaxScore(visible, Scores(q));
+    for (uint32_t q = begin; q < end; ++q) {
+      split.sum[q] = WeighScores(visible, split.max[q], Scores(q));
+    }
+    for (int f = 0; f < 2; ++f) {
+      const Form& form = forms_[f];
+      const Columns& columns = view.forms[f];
+      if (columns.count == 0 || IsIdentity(form.value.codec)) continue;
+      LoadScales(form.value, columns, columns.value_scale, head, &scales);
+      const SeenColumns seen(visible, columns);
+      for (uint32_t q = begin; q < end; ++q) {
+        if (form.has_integer_values()) {
+          FixWeightsOf(q, form, seen, scales, visible);
+        } else {
+          ScaleWeights(columns, scales, form.of_value.weight_unit, Scores(q));
+        }
+      }
+    }
+  }
+
+  /// Fetches the scales of V's planes of one head, which are wanted when the weights of the head
+  /// before it are ready. (Sooner, and K drives them out again.)
   void FetchValueScales(const SplitView& view, uint32_t head) const {
     for (int f = 0; f < 2; ++f) {
       const StreamLayout& value = forms_[f].value;
@@ -371,14 +413,6 @@ class ItemRun {
     }
   }
 
-  void ScaleRowScores(const Form& form, const Columns& columns) const {
-    for (uint32_t head = 0; head < item_.heads; ++head) {
-      HeadScales scales;
-      LoadScales(form.key, columns, columns.key_scale, head, &scales);
-      ScaleScoresOf(form, columns, scales, head * queries_per_head_, queries_per_head_);
-    }
-  }
-
   /// ALiBi, for query vectors [q, q + count).
   void AddDistances(uint64_t split, const Columns& columns, uint32_t q, uint32_t count) const {
     const float* const slopes = shape_.alibi_slopes + size_t{item_.head_begin} * group_;
@@ -393,27 +427,6 @@ class ItemRun {
   uint64_t PositionOf(uint32_t row) const {
     if (item_.sequences == nullptr) return first_position_ + row;
     return item_.sequences[item_.row_begin + row]->first_position;
-  }
-
-  void ScaleRowWeights(const Form& form, const Columns& columns) const {
-    for (uint32_t head = 0; head < item_.heads; ++head) {
-      HeadScales scales;
-      LoadScales(form.value, columns, columns.value_scale, head, &scales);
-      for (uint32_t q = head * queries_per_head_; q < (head + 1) * queries_per_head_; ++q) {
-        ScaleWeights(columns, scales, form.of_value.weight_unit, Scores(q));
-      }
-    }
-  }
-
-  void FixRowWeights(const Form& form, const Columns& columns, const VisibleTokens& visible) const {
-    const SeenColumns seen(visible, columns);
-    for (uint32_t head = 0; head < item_.heads; ++head) {
-      HeadScales scales;
-      LoadScales(form.value, columns, columns.value_scale, head, &scales);
-      for (uint32_t q = head * queries_per_head_; q < (head + 1) * queries_per_head_; ++q) {
-        FixWeightsOf(q, form, seen, scales, visible);
-      }
-    }
   }
 
   void FixWeightsOf(uint32_t q, const Form& form, const SeenColumns& seen, const HeadScales& scales,
@@ -529,13 +542,18 @@ class ItemRun {
   /// Scores of query vectors [q, q + rows) against integer codes.
   void ScoreIntegerTile(uint32_t q, uint32_t rows, const Columns& columns) const {
     const size_t pairs = DivUp(key_dim_, 2);
-    for (uint32_t c = 0; c < columns.count; ++c) {
+    const size_t stride = KeyPairsStride(shape_.key.dim);
+    for (uint32_t c = 0; c < columns.count;) {
       const uint32_t index = columns.index[c];
-      const int16_t* panel = scratch_.key_pairs + size_t{index} * KeyPairsStride(shape_.key.dim);
+      const bool whole = c + kIntegerPanels <= columns.count &&
+                         columns.index[c + kIntegerPanels - 1] == index + kIntegerPanels - 1;
       ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
-        ScoreIntegerPanel<kRows>(Queries().From(q), panel, pairs,
-                                 Scores(q) + index * kColumnTokens);
+        const auto score =
+            whole ? ScoreIntegerPanels<kRows, kIntegerPanels> : ScoreIntegerPanels<kRows, 1>;
+        score(Queries().From(q), scratch_.key_pairs + index * stride, stride, pairs,
+              Scores(q) + index * kColumnTokens);
       });
+      c += whole ? kIntegerPanels : 1;
     }
   }
 
@@ -611,15 +629,20 @@ class ItemRun {
     }
     constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
     const uint32_t groups_end = columns.index[columns.count - 1] / kColumnsPerGroup + 1;
-    for (uint32_t panel = 0; panel * kPanelDims < value_dim_; ++panel) {
+    const auto panels_end = static_cast<uint32_t>(out_stride_ / kPanelDims);
+    for (uint32_t panel = 0; panel < panels_end;) {
+      const bool whole = panel + kIntegerPanels <= panels_end;
       float* const out = scratch_.split.out + q * out_stride_ + size_t{panel} * kPanelDims;
       for (uint32_t g = columns.index[0] / kColumnsPerGroup; g < groups_end; ++g) {
         const int16_t* pairs = scratch_.value_pairs + size_t{panel} * kValuePairsStride +
                                size_t{g} * kGroupTokens * kPanelDims;
         ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
-          WeighIntegerPanel<kRows>(Weights().From(q), g, pairs, out, out_stride_);
+          const auto weigh =
+              whole ? WeighIntegerPanels<kRows, kIntegerPanels> : WeighIntegerPanels<kRows, 1>;
+          weigh(Weights().From(q), g, pairs, out, out_stride_);
         });
       }
+      panel += whole ? kIntegerPanels : 1;
     }
   }
 

@@ -101,7 +101,7 @@ struct Scratch {
   float* value = nullptr;    // [value panels, kSplitTokens, kPanelDims] expanded, prefill only
   float* factors = nullptr;  // [2, PaddedQueries] of a merge
   // Where codes are integers (scalar.h):
-  int16_t* fixed_query = nullptr;    // [queries, FixedStride]
+  int16_t* fixed_query = nullptr;    // [queries, FixedStride], pairs of several in turn
   int16_t* fixed_weights = nullptr;  // [queries, kSplitTokens]
   float* query_units = nullptr;      // [PaddedQueries]
   float* weight_units = nullptr;     // [queries, kSplitTokens / kGroupTokens]

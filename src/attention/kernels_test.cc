@@ -125,6 +125,8 @@ TEST_F(KernelsTest, SeveralOpenBlocksForAnyCut) {
 TEST_F(KernelsTest, RealHeadShapes) {
   const TestShape shapes[] = {{.group = 2, .key_dim = 128, .value_dim = 128},
                               {.group = 4, .key_dim = 128, .value_dim = 128},
+                              {.group = 5, .key_dim = 80, .value_dim = 48},
+                              {.group = 6, .key_dim = 128, .value_dim = 128},
                               {.group = 7, .key_dim = 64, .value_dim = 64},
                               {.group = 3, .key_dim = 96, .value_dim = 96},
                               {.group = 71, .key_dim = 64, .value_dim = 64},

@@ -44,16 +44,21 @@ inline bool SeesColumn(const VisibleTokens& visible, uint32_t first) {
   return false;
 }
 
+/// Lane j plus lane j + half of them, until one is left.
+template <class D>
+HWY_INLINE float SumOfHalves(D d, hn::Vec<D> x) {
+  if constexpr (hn::MaxLanes(D()) == 1) {
+    return hn::GetLane(x);
+  } else {
+    const hn::Half<D> half;
+    return SumOfHalves(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
+  }
+}
+
 /// Tree16 of the lanes of a column's vectors.
 HWY_INLINE float SumOfColumn(const Vec* partial) {
   const Tag d;
-  alignas(64) float tree[kColumnTokens];
-  QUIRE_UNROLL
-  for (size_t v = 0; v < kVecsPerColumn; ++v) hn::Store(partial[v], d, tree + v * kVecLanes);
-  for (uint32_t width = kColumnTokens / 2; width > 0; width /= 2) {
-    for (uint32_t j = 0; j < width; ++j) tree[j] += tree[j + width];
-  }
-  return tree[0];
+  return SumOfHalves(d, kVecsPerColumn == 1 ? partial[0] : hn::Add(partial[0], partial[1]));
 }
 
 /// ALiBi: scores[t] += slope * distance of token t from the row, for the tokens of these columns.
@@ -114,6 +119,8 @@ HWY_INLINE float MaxScore(const VisibleTokens& visible, const float* scores) {
 HWY_INLINE float WeighScores(const VisibleTokens& visible, float max, float* scores) {
   const Tag d;
   const Vec m = hn::Set(d, max);
+  // Columns whose steps hide each other's latency.
+  constexpr uint32_t kAtOnce = kVecsPerColumn == 1 ? 4 : 2;
   // partial[v] lane i is the partial sum of the tokens v * Lanes + i modulo 16, ascending. A masked
   // token adds +0 to a sum that is never -0: no bit changes.
   Vec partial[kVecsPerColumn];
@@ -143,12 +150,11 @@ HWY_INLINE float WeighScores(const VisibleTokens& visible, float max, float* sco
       weigh.template operator()<1, false>(column);
       column += kColumnTokens;
     }
-    for (; column + 2 * kColumnTokens <= end; column += 2 * kColumnTokens) {
-      weigh.template operator()<2, true>(column);
+    for (; column + kAtOnce * kColumnTokens <= end; column += kAtOnce * kColumnTokens) {
+      weigh.template operator()<kAtOnce, true>(column);
     }
-    if (column + kColumnTokens <= end) {
+    for (; column + kColumnTokens <= end; column += kColumnTokens) {
       weigh.template operator()<1, true>(column);
-      column += kColumnTokens;
     }
     if (column < end) {
       weigh.template operator()<1, false>(column);
