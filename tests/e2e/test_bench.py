@@ -61,7 +61,7 @@ def test_threads_choose_the_cases():
 
 
 @pytest.mark.parametrize("name, case, better, count", [
-    ("attention", "cached/int8", "more", 1),
+    ("attention", "cached/int8/256/t", "more", 1),
     ("attention", "decode/q25/32768", "less", 2),
     ("cache", "commit/f16/", "less", 1),
     ("cache", "commit/int8/", "less", 1),
