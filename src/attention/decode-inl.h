@@ -225,7 +225,7 @@ constexpr uint32_t PlanesAheadInOrder(uint32_t heads) { return kStreams * (heads
 /// Bytes side by side that a core fetches ahead by itself once it sees them read forward.
 inline constexpr uint64_t kPageBytes = 4096;
 
-/// The planes that are fetched in turn `turn`, kStreams of them: each in a page of its own, forward,
+/// The planes that one turn fetches, kStreams of them, each in a page of its own, forward,
 /// also where several planes share one. (4-bit codes, head_dim 128: 5 % of decode.)
 inline uint32_t PlaneOfTurn(uint64_t plane_bytes, uint32_t turn, uint32_t i) {
   const auto per_page =

@@ -46,19 +46,19 @@ inline bool SeesColumn(const VisibleTokens& visible, uint32_t first) {
 
 /// Lane j plus lane j + half of them, until one is left.
 template <class D>
-HWY_INLINE float SumOfHalves(D d, hn::Vec<D> x) {
+HWY_INLINE float SumByFolding(D d, hn::Vec<D> x) {
   if constexpr (hn::MaxLanes(D()) == 1) {
     return hn::GetLane(x);
   } else {
     const hn::Half<D> half;
-    return SumOfHalves(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
+    return SumByFolding(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
   }
 }
 
 /// Tree16 of the lanes of a column's vectors.
 HWY_INLINE float SumOfColumn(const Vec* partial) {
   const Tag d;
-  return SumOfHalves(d, kVecsPerColumn == 1 ? partial[0] : hn::Add(partial[0], partial[1]));
+  return SumByFolding(d, kVecsPerColumn == 1 ? partial[0] : hn::Add(partial[0], partial[1]));
 }
 
 /// ALiBi: scores[t] += slope * distance of token t from the row, for the tokens of these columns.

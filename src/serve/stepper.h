@@ -31,7 +31,7 @@ std::vector<model::StepItem> ItemsOf(std::span<const BatchEntry> entries, uint64
                                      std::vector<float>& logits);
 
 /// The step of a task that streams failed because the store lost a block, or the disk did not read
-/// it, and it may begin again: the store forgets what it finds damaged, or cannot read twice, so the
+/// it, and it may begin again: the store forgets what it finds damaged or cannot read twice, so the
 /// next start ends before it. Counts.
 bool IsLost(Task& task, const Error& error);
 

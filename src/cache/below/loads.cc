@@ -369,8 +369,8 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
   return payload != nullptr ? cache_.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
 }
 
-// Blocks that were computed meanwhile have no slot. To a device they go one after the other, through
-// the one chunk of pinned memory that a get has.
+// Blocks that were computed meanwhile have no slot. To a device they go one by one, through the one
+// chunk of pinned memory that a get has.
 void Loading::TakeRunIn(Get& get) {
   LoadJob& job = *get.job;
   const RecordShapes& shapes = cache_.shapes();

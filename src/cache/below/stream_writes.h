@@ -44,8 +44,8 @@ class StreamWrites final : private transfer::Worker {
   bool MoveOn(uint64_t blocks, uint64_t wait_us);
   /// Blocks that are durable, each with all before it.
   uint64_t durable() const;
-  /// Blocks from here on, with what is one record with them, are not its own any more; nothing reads
-  /// their slots when it returns.
+  /// Blocks from here on, with what is one record with them, are not its own any more; their slots
+  /// are not read when it returns.
   void Cut(uint64_t blocks);
   /// Why the block after the durable ones is not, as far as is known. Empty: nothing failed.
   std::string failure() const;
