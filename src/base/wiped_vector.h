@@ -17,6 +17,7 @@ namespace quire {
 template <typename T>
 void Wipe(std::span<T> elements) {
   static_assert(std::is_trivially_copyable_v<T>);
+  if (elements.empty()) return;  // its data may be null
   explicit_bzero(elements.data(), elements.size_bytes());
 }
 
