@@ -79,16 +79,23 @@ void Ring::Run() {
     } catch (const std::bad_alloc&) {
       moved = Fail(ErrorCode::kNoSpace, "ranks: the system has no memory left for a message");
     }
-    MutexLock lock(mutex_);
-    if (!moved || asked_to_break_) {
-      broken_ = group_.Fail(moved ? *asked_to_break_ : moved.error());
-      changed_.NotifyAll();
-      break;
+    std::optional<Error> failure;
+    {
+      MutexLock lock(mutex_);
+      failure = moved ? asked_to_break_ : std::optional(moved.error());
+      if (!failure) {
+        if (said_all_ && sent_.empty() && heard_all_) break;
+        if (*moved || !outbox_.empty()) continue;
+        const bool is_idle = clock_.NowMicros() - message_us_ >= kIdleUs;
+        changed_.WaitFor(mutex_, is_idle ? kIdleLookUs : kLookUs);
+        continue;
+      }
     }
-    if (said_all_ && sent_.empty() && heard_all_) break;
-    if (*moved || !outbox_.empty()) continue;
-    const bool is_idle = clock_.NowMicros() - message_us_ >= kIdleUs;
-    changed_.WaitFor(mutex_, is_idle ? kIdleLookUs : kLookUs);
+    Error first = group_.Fail(*std::move(failure));  // which takes locks of its own
+    MutexLock lock(mutex_);
+    broken_ = std::move(first);
+    changed_.NotifyAll();
+    break;
   }
   // What a group knows of lies here: it is of no use without, and after an error in any case.
   sent_.clear();
