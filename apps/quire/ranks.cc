@@ -95,11 +95,6 @@ int RunRankThreads(std::string_view command, const RanksFlags& flags,
 
 }  // namespace
 
-// A rank waits for the next one until its deadline, so some of these may be late.
-uint64_t KeepAliveUs(const RanksFlags& flags) {
-  return static_cast<uint64_t>(flags.deadline_s * 1e6) / 8;
-}
-
 void LeaveSignalsToRank0() {
   std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, SIG_IGN);

@@ -79,8 +79,9 @@ class Rank {
   virtual nlohmann::ordered_json Describe() const = 0;
 };
 
-/// How often Rank::KeepAlive is to be called.
-uint64_t KeepAliveUs(const RanksFlags& flags);
+/// How often Rank::KeepAlive is to be called: a rank waits for the next call until its deadline, so
+/// some of them may be late.
+inline uint64_t KeepAliveUs(const ranks::Group& group) { return group.options().deadline_us / 8; }
 
 /// Of a rank that follows, in a process of its own: SIGTERM and SIGINT, which mpirun sends to all
 /// ranks, are rank 0's to heed from now on, which tells the others when it has ended its work.

@@ -45,7 +45,7 @@ Result<std::unique_ptr<SequenceRanks>> SequenceRanks::Join(const Components& com
 
 Result<void> SequenceRanks::KeepAlive() {
   const uint64_t now_us = SystemClock().NowMicros();
-  if (now_us - beat_us_ < member_->group().options().deadline_us / 8) {
+  if (now_us - beat_us_ < KeepAliveUs(member_->group())) {
     return member_->group().Check();
   }
   beat_us_ = now_us;

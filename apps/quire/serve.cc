@@ -283,7 +283,7 @@ Result<int> Serve(const ServeFlags& flags, ranks::Group* group) {
   std::optional<Error> lost;  // a rank; of the engine's thread
   serve::BetweenTicks between;
   if (rank != nullptr) {
-    between.every_us = KeepAliveUs(flags.runtime.ranks);
+    between.every_us = KeepAliveUs(*group);
     between.call = [rank, &lost, &server] {
       if (lost) return;
       if (auto alive = rank->KeepAlive(); !alive) {

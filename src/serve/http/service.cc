@@ -262,20 +262,8 @@ void Service::Finish(const HttpRequest& request, Handled& handled) {
 }
 
 ApiResult<void> Service::CheckWithRanks(const HttpRequest& request, const Route& route) const {
-  if (options_.ranks_mode.empty()) return {};
-  switch (route.way) {
-    case Way::kPrefetch:
-    case Way::kResize:
-    case Way::kErase:
-    case Way::kDemote:
-    case Way::kLimits:
-    case Way::kLoadAdapter:
-    case Way::kUnloadAdapter:
-    case Way::kLease:
-    case Way::kLeases: break;
-    default: return {};
-  }
-  if (request.method == "GET" || request.method == "HEAD") return {};
+  const bool only_looks = request.method == "GET" || request.method == "HEAD";
+  if (options_.ranks_mode.empty() || only_looks) return {};
   return std::unexpected(
       ApiError{.status = 501,
                .type = "invalid_request_error",
@@ -286,7 +274,6 @@ ApiResult<void> Service::CheckWithRanks(const HttpRequest& request, const Route&
 }
 
 ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, Handled& handled) {
-  QUIRE_TRY(CheckWithRanks(request, route));
   const auto reply = [&](ApiResult<Reply> answer) -> ApiResult<void> {
     QUIRE_ASSIGN(handled.outcome, std::move(answer));
     return {};
@@ -302,7 +289,9 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kModels: return reply(JsonReply(ModelsJson()));
     case Way::kModel: return reply(OneModel(route.rest));
     case Way::kCache: return reply(CacheJson(handled.caller));
-    case Way::kPrefetch: return reply(Prefetch(request, handled.caller));
+    case Way::kPrefetch:
+      QUIRE_TRY(CheckWithRanks(request, route));
+      return reply(Prefetch(request, handled.caller));
     case Way::kResize:
     case Way::kErase:
     case Way::kDemote:
@@ -310,8 +299,10 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kLoadAdapter:
     case Way::kUnloadAdapter:
     case Way::kLease:
-    case Way::kSequences: return reply(Operate(request, route.way, handled.caller));
-    case Way::kLeases: return Leases(request, handled);
+    case Way::kSequences:
+      QUIRE_TRY(CheckWithRanks(request, route));
+      return reply(Operate(request, route.way, handled.caller));
+    case Way::kLeases: QUIRE_TRY(CheckWithRanks(request, route)); return Leases(request, handled);
     case Way::kMetrics: return reply(MetricsText(handled.caller));
     case Way::kNone:
     case Way::kHealth:

@@ -131,6 +131,7 @@ class Service {
   Result<void> AddTenants(const KeysFile& keys);
   ApiResult<Caller> CallerOf(const HttpRequest& request) const;
   ApiResult<void> Admit(const HttpRequest& head, const Route& route, Handled& handled);
+  // Of calls that change this rank alone.
   ApiResult<void> CheckWithRanks(const HttpRequest& request, const Route& route) const;
   ApiResult<void> Answer(const HttpRequest& request, const Route& route, Handled& handled);
   Reply OpenReply(Way way) const;
