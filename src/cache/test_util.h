@@ -32,6 +32,14 @@ inline std::unique_ptr<Cache> MakeCache(CacheOptions options) {
 
 inline Geometry SmallGeometry() { return Geometry::Uniform(/*layers=*/2, /*kv_heads=*/2, 4); }
 
+/// int8 in blocks, f16 in those that are being written, and in so many tokens before them.
+inline NumericProfile EncodedInt8(uint32_t residual_tokens = 0) {
+  NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
+  profile.open_dtype = Codec::kF16;
+  profile.residual_tokens = residual_tokens;
+  return profile;
+}
+
 /// Tokens [n] that depend on the seed from the first one on.
 inline std::vector<TokenId> SomeTokens(uint64_t n, uint64_t seed) {
   Prng prng(seed);

@@ -90,10 +90,7 @@ TEST_F(DemoteTest, WhatComesIntoUseMeanwhileStays) {
 }
 
 TEST_F(DemoteTest, TwinsGoToo) {
-  NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
-  profile.open_dtype = Codec::kF16;
-  profile.residual_tokens = 2 * kBlock;
-  const auto test = Make(profile);
+  const auto test = Make(EncodedInt8(2 * kBlock));
   const uint64_t reused = RunThrough(*test, prompt_).reused;
   EXPECT_EQ(reused, 0);
   EXPECT_EQ(Must(Demote(*test, prompt_)), 10);

@@ -24,13 +24,6 @@ struct Kind {
 
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
-NumericProfile Int8(uint32_t residual_tokens) {
-  NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
-  profile.open_dtype = Codec::kF16;
-  profile.residual_tokens = residual_tokens;
-  return profile;
-}
-
 /// A request that computes and loads.
 struct BothEnds {
   Ticket ticket;
@@ -106,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Kind{.name = "f16"},
                     Kind{.name = "layer_major", .layout = ArenaLayout::kLayerMajor},
                     Kind{.name = "head_major", .layout = ArenaLayout::kHeadMajor},
-                    Kind{.name = "int8", .profile = Int8(0)}),
+                    Kind{.name = "int8", .profile = EncodedInt8()}),
     [](const auto& kind) { return kind.param.name; });
 
 TEST_P(LoadFromEndTest, TheEndIsFoundWhenItMeetsWhatWasComputed) {
@@ -317,7 +310,7 @@ TEST(LoadFromEndWindowTest, AWindowOrTwinsHaveNoFront) {
   const NumericProfile f16 = NumericProfile::Uniform(Codec::kF16);
   const std::vector<TokenId> prompt = SomeTokens(6 * kBlock + 1, 1);
   for (const auto& [geometry, profile] :
-       {std::pair(window, f16), std::pair(SmallGeometry(), Int8(2 * kBlock))}) {
+       {std::pair(window, f16), std::pair(SmallGeometry(), EncodedInt8(2 * kBlock))}) {
     TestStore store;
     CacheOptions more;
     more.store = store.store.get();

@@ -1,5 +1,4 @@
 // Runs: what streams is written as whole splits, and others find it there, whole or in part.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,24 +14,18 @@ namespace {
 
 constexpr uint64_t kWhole = 5 * kSplitTokens;  // tokens of the prompt in whole splits
 
-NumericProfile Int8OnF16() {
-  NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
-  profile.open_dtype = Codec::kF16;
-  return profile;
-}
-
 class RunsTest : public testing::TestWithParam<bool> {
  protected:
   RunsTest() { Make(); }
 
-  void Make(uint64_t slots = 320) {
+  void Make() {
     CacheOptions more;
     more.store = store_.store.get();
     more.clock = &store_.clock;
-    test_ = std::make_unique<TestCache>(slots, SmallGeometry(), Profile(), 0, more);
+    test_ = std::make_unique<TestCache>(320, SmallGeometry(), Profile(), 0, more);
   }
   static NumericProfile Profile() {
-    return GetParam() ? Int8OnF16() : NumericProfile::Uniform(Codec::kF16);
+    return GetParam() ? EncodedInt8() : NumericProfile::Uniform(Codec::kF16);
   }
   /// Empty if a sequence has of a prompt what a cache without a store computes.
   static std::string Differs(const Sequence& sequence, std::span<const TokenId> prompt) {
@@ -50,10 +43,10 @@ class RunsTest : public testing::TestWithParam<bool> {
     }
     return "";
   }
-  void Restart(uint64_t slots = 320) {
+  void Restart() {
     test_ = nullptr;
     store_.Restart();
-    Make(slots);
+    Make();
   }
   static SequenceOptions Streams() {
     return {.reserve_tokens = 1400, .step_tokens = 8, .resident_tokens = 200, .query_heads = 1};

@@ -36,13 +36,6 @@ Geometry Windowed(bool with_full) {
   return geometry;
 }
 
-NumericProfile Encoded(uint32_t residual_tokens) {
-  NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
-  profile.open_dtype = Codec::kF16;
-  profile.residual_tokens = residual_tokens;
-  return profile;
-}
-
 void PrintTo(const StoreKind& kind, std::ostream* out) { *out << kind.name; }
 
 std::vector<StoreKind> Kinds() {
@@ -50,12 +43,12 @@ std::vector<StoreKind> Kinds() {
   return {{"f16", SmallGeometry(), f16},
           {"layer_major", SmallGeometry(), f16, ArenaLayout::kLayerMajor},
           {"head_major", SmallGeometry(), f16, ArenaLayout::kHeadMajor},
-          {"int8", SmallGeometry(), Encoded(0)},
-          {"int8_residual", SmallGeometry(), Encoded(2 * kBlock)},
+          {"int8", SmallGeometry(), EncodedInt8(0)},
+          {"int8_residual", SmallGeometry(), EncodedInt8(2 * kBlock)},
           {"window", Windowed(false), f16},
           {"full_and_window", Windowed(true), f16},
-          {"int8_full_and_window", Windowed(true), Encoded(0)},
-          {"int8_residual_window", Windowed(true), Encoded(kBlock)}};
+          {"int8_full_and_window", Windowed(true), EncodedInt8(0)},
+          {"int8_residual_window", Windowed(true), EncodedInt8(kBlock)}};
 }
 
 class StoreTest : public testing::TestWithParam<StoreKind> {

@@ -24,12 +24,6 @@ struct StreamKind {
 
 void PrintTo(const StreamKind& kind, std::ostream* out) { *out << kind.name; }
 
-NumericProfile Encoded() {
-  NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
-  profile.open_dtype = Codec::kF16;
-  return profile;
-}
-
 Geometry GeometryOf(const StreamKind& kind) {
   Geometry geometry = SmallGeometry();
   if (!kind.window) return geometry;
@@ -118,8 +112,8 @@ class StreamTest : public testing::TestWithParam<StreamKind> {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, StreamTest,
                          testing::Values(StreamKind{"f16", NumericProfile::Uniform(Codec::kF16)},
-                                         StreamKind{"int8", Encoded()},
-                                         StreamKind{"int8_and_window", Encoded(), true}),
+                                         StreamKind{"int8", EncodedInt8()},
+                                         StreamKind{"int8_and_window", EncodedInt8(), true}),
                          [](const auto& kind) { return kind.param.name; });
 
 TEST_P(StreamTest, ReadsBackWhatWasWritten) {
@@ -288,7 +282,7 @@ TEST(StreamRefusals, SayWhatToDo) {
   more.clock = &store.clock;
   const SequenceOptions options{.step_tokens = 8, .resident_tokens = 100, .query_heads = 1};
   const std::vector<TokenId> prompt = SomeTokens(300, 1);
-  NumericProfile residual = Encoded();
+  NumericProfile residual = EncodedInt8();
   residual.residual_tokens = kBlock;
   TestCache twins(160, SmallGeometry(), residual, 0, more);
   EXPECT_THAT(twins.TryOpen(prompt, options).error().message, HasSubstr("not with residual"));
