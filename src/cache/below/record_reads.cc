@@ -1,6 +1,7 @@
 #include "cache/below/record_reads.h"
 
 #include <new>
+#include <utility>
 
 namespace quire::cache {
 namespace {
@@ -56,13 +57,21 @@ void RecordReads::AddRun(const RecordChain& chain, uint64_t block, uint32_t sect
   read.identity = chain.IdentityOfRun(block, read.tokens);
 }
 
-// What cannot be begun for want of memory does not come.
 void RecordReads::Begin() {
-  const std::span<Read> reads = std::span(reads_).first(count_);
-  for (Read& read : reads) read.end = {.outcome = tier::StoreOutcome::kCancelled};
+  is_second_try_ = false;
+  for (Read& read : std::span(reads_).first(count_)) {
+    read.end = {.outcome = tier::StoreOutcome::kCancelled};
+  }
+  BeginCancelled();
+}
+
+// What cannot be begun for want of memory does not come.
+void RecordReads::BeginCancelled() {
   const uint64_t deadline_us = cache_.transfers()->NowMicros() + kReadTimeoutUs;
   try {
-    for (Read& read : reads) BeginOne(read, deadline_us);
+    for (Read& read : std::span(reads_).first(count_)) {
+      if (read.end.outcome == tier::StoreOutcome::kCancelled) BeginOne(read, deadline_us);
+    }
   } catch (const std::bad_alloc&) {
   }
 }
@@ -95,8 +104,18 @@ void RecordReads::BeginOne(Read& read, uint64_t deadline_us) {
   ++left_;
 }
 
+// A disk that fails once may have had a bad moment.
 bool RecordReads::IsDone() {
   ends_.Run();
+  if (left_ == 0 && !std::exchange(is_second_try_, true)) {
+    bool any = false;
+    for (Read& read : std::span(reads_).first(count_)) {
+      if (read.end.outcome != tier::StoreOutcome::kIo) continue;
+      read.end.outcome = tier::StoreOutcome::kCancelled;
+      any = true;
+    }
+    if (any) BeginCancelled();
+  }
   return left_ == 0;
 }
 
@@ -137,6 +156,7 @@ Result<void> RecordReads::CopyIn() {
 }
 
 void RecordReads::Cancel() {
+  is_second_try_ = true;
   if (left_ == 0) return;
   cache_.transfers()->Forget(ends_);
   left_ = 0;

@@ -49,6 +49,7 @@ class RecordReads {
   void AddRun(const RecordChain& chain, uint64_t block, uint32_t section, std::span<const To> to);
   /// Begins all that were added.
   void Begin();
+  /// All have ended, and those that the disk failed to read have been asked for once more.
   bool IsDone();
   /// The first that did not come, when all have ended.
   std::optional<Failed> failed() const;
@@ -57,7 +58,7 @@ class RecordReads {
   /// Returns when all have ended and are in their slots.
   /// Errors: kCancelled `cancel` was set, which may be null; kIo a device failed
   Result<std::optional<Failed>> Await(const std::atomic<bool>* cancel);
-  /// When it returns nothing is read any more.
+  /// When it returns nothing is read any more, nor asked for again.
   void Cancel();
 
  private:
@@ -76,14 +77,16 @@ class RecordReads {
   Read& Add(uint64_t block, std::span<const TokenId> tokens, uint32_t section,
             std::span<const To> to);
   std::span<std::byte> SlotOf(const To& to) const;
+  void BeginCancelled();
   void BeginOne(Read& read, uint64_t deadline_us);
   Result<void> CopyIn();
 
   LockedState& cache_;
   std::vector<Read> reads_;  // the first `count_`
   size_t count_ = 0;
-  std::vector<std::byte> host_;  // where there is no slot, or the host cannot reach it
+  WipedVector<std::byte> host_;  // where there is no slot, or the host cannot reach it
   size_t left_ = 0;              // that have not ended
+  bool is_second_try_ = false;
   transfer::Ends ends_;
 };
 

@@ -84,7 +84,6 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   shapes.geometry_ = GeometryFingerprint(options.geometry);
   shapes.group_count_ = classes.group_count();
   shapes.ranges_ = ranges;
-  shapes.block_tokens_ = classes.block_tokens();
   const bool is_whole = classes.group_count() == 1 && !classes.reach(0).windowed();
   if (is_whole && classes.residual_blocks() == 0 && options.layout == ArenaLayout::kBlockMajor) {
     uint64_t offset = 0;
@@ -108,20 +107,20 @@ std::optional<tier::RecordLayout> RecordShapes::RunOf(uint32_t blocks) const {
     section.bytes = layers_[layer].bytes;
     sections.insert(sections.end(), blocks, section);
   }
-  auto layout = tier::RecordLayout::Create(blocks * block_tokens_, std::move(sections));
+  auto layout = tier::RecordLayout::Create(blocks * sealed_.token_count(), std::move(sections));
   if (!layout) return std::nullopt;
   return std::move(*layout);
 }
 
 uint64_t RecordShapes::SplitBytes() const {
-  if (layers_.empty() || block_tokens_ == kSplitTokens) return 0;
-  const auto layout = RunOf(kSplitTokens / block_tokens_);
+  if (layers_.empty() || sealed_.token_count() == kSplitTokens) return 0;
+  const auto layout = RunOf(kSplitTokens / sealed_.token_count());
   return layout ? layout->record_bytes() : 0;
 }
 
 void RecordShapes::FitRuns(uint64_t record_bytes_max) {
   if (layers_.empty()) return;
-  for (uint32_t blocks = kSplitTokens / block_tokens_; blocks > 1; blocks /= 2) {
+  for (uint32_t blocks = kSplitTokens / sealed_.token_count(); blocks > 1; blocks /= 2) {
     auto layout = RunOf(blocks);
     if (!layout || layout->record_bytes() > record_bytes_max) continue;
     run_ = std::move(layout);

@@ -79,6 +79,16 @@ class RecordShapes {
       }
     }
   }
+  /// The blocks of a run that lie one after the other, for CutRun.
+  template <typename Byte>
+  std::vector<std::span<Byte>> BlocksIn(std::span<Byte> bytes) const {
+    std::vector<std::span<Byte>> blocks(run_blocks_);
+    const uint64_t block_bytes = bytes.size() / run_blocks_;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      blocks[i] = bytes.subspan(i * block_bytes, block_bytes);
+    }
+    return blocks;
+  }
   /// The checksum of the slot of a run's `block`th block. Shape: crcs [run().sections()]
   uint32_t JoinRun(uint32_t block, std::span<const uint32_t> crcs) const;
   /// Appends the sections of a slot. Shape: bytes [slot_bytes], pieces one after the other
@@ -110,7 +120,6 @@ class RecordShapes {
   std::optional<tier::RecordLayout> twins_{};
   PerClass<SectionRange> ranges_{};
   std::vector<LayerBytes> layers_{};  // empty: no runs
-  uint32_t block_tokens_ = 0;
   uint32_t run_blocks_ = 1;
   std::optional<tier::RecordLayout> run_{};
 };

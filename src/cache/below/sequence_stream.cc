@@ -284,11 +284,7 @@ Result<void> SequenceStream::Await(uint32_t number) {
   const bool waits = !place.reads.IsDone();
   const uint64_t begin_us = clock.NowMicros();
   if (waits) ++stats_.waits;
-  QUIRE_ASSIGN(std::optional<RecordReads::Failed> failed, place.reads.Await(cancel_));
-  if (failed && failed->outcome == StoreOutcome::kIo) {  // it may have been a bad moment
-    place.reads.Begin();
-    QUIRE_ASSIGN(failed, place.reads.Await(cancel_));
-  }
+  QUIRE_ASSIGN(const std::optional<RecordReads::Failed> failed, place.reads.Await(cancel_));
   if (waits) stats_.wait_us += clock.NowMicros() - begin_us;
   if (failed) return NotThere(place.piece, *failed);
   ++stats_.pieces;

@@ -82,11 +82,7 @@ void StreamRewrites::ReadNext() {
 
 bool StreamRewrites::GiveRun() {
   const RecordShapes& shapes = chain_.cache().shapes();
-  const uint64_t bytes = chain_.cache().classes().slot_bytes(0);
-  std::vector<std::span<const std::byte>> blocks;
-  for (uint32_t i = 0; i < shapes.run_blocks(); ++i) {
-    blocks.push_back(reads_.beside().subspan(i * bytes, bytes));
-  }
+  const auto blocks = shapes.BlocksIn(reads_.beside());
   std::vector<std::span<const std::byte>> sections;
   shapes.CutRun(std::span<const std::span<const std::byte>>(blocks), sections);
   transfers_.Write(

@@ -103,17 +103,14 @@ bool StreamWrites::GiveBlock(const std::shared_ptr<Record>& record) {
 bool StreamWrites::GiveRun(const std::shared_ptr<Record>& record) {
   const Slots& slots = chain_.cache().slots();
   const RecordShapes& shapes = chain_.cache().shapes();
-  std::vector<std::byte> copied;
+  WipedVector<std::byte> copied;
   std::vector<std::span<const std::byte>> blocks;
   if (slots.on_host()) {
     for (const PerClass<SlotId>& of : record->slots) blocks.emplace_back(slots.HostBytes(of[0]));
     static_cast<void>(slots.ops().Synchronize());
   } else {
     if (!CopyOut(*record, copied)) return false;
-    const uint64_t bytes = copied.size() / record->slots.size();
-    for (size_t i = 0; i < record->slots.size(); ++i) {
-      blocks.push_back(std::span<const std::byte>(copied).subspan(i * bytes, bytes));
-    }
+    blocks = shapes.BlocksIn(std::span<const std::byte>(copied));
   }
   std::vector<std::span<const std::byte>> sections;
   shapes.CutRun(std::span<const std::span<const std::byte>>(blocks), sections);
@@ -123,7 +120,7 @@ bool StreamWrites::GiveRun(const std::shared_ptr<Record>& record) {
 }
 
 // A device's blocks go one after the other through memory that is pinned.
-bool StreamWrites::CopyOut(const Record& record, std::vector<std::byte>& to) const {
+bool StreamWrites::CopyOut(const Record& record, WipedVector<std::byte>& to) const {
   const Slots& slots = chain_.cache().slots();
   tier::Staging& staging = *chain_.cache().write_staging();
   const uint64_t bytes = chain_.cache().classes().slot_bytes(0);

@@ -24,7 +24,7 @@ namespace quire::cache {
 /// Lifetime: the chain must outlive it
 class StreamWrites final : private transfer::Worker {
  public:
-  /// The store has the first `durable` blocks.
+  /// The store has the first `durable` blocks; those after its last whole run are written again.
   StreamWrites(const RecordChain& chain, uint64_t durable);
   /// Waits for what is under way, or takes it back.
   ~StreamWrites() override;
@@ -81,7 +81,7 @@ class StreamWrites final : private transfer::Worker {
   void Give(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
   bool GiveBlock(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
   bool GiveRun(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
-  bool CopyOut(const Record& record, std::vector<std::byte>& to) const;
+  bool CopyOut(const Record& record, WipedVector<std::byte>& to) const;
   transfer::AtEnd AtEndOf(const std::shared_ptr<Record>& record);
   void AwaitEnds(uint64_t first, uint64_t count, uint64_t timeout_us);
   void TakeEnded() QUIRE_REQUIRES(mutex_);
