@@ -255,6 +255,11 @@ class CpuAttention final : public AttentionBackend {
 };
 
 }  // namespace
+
+std::unique_ptr<AttentionBackend> MakeAttention(const Kernels& kernels) {
+  return std::make_unique<CpuAttention>(&kernels);
+}
+
 }  // namespace attention
 
 Result<std::unique_ptr<AttentionBackend>> MakeCpuAttention() {
@@ -263,7 +268,7 @@ Result<std::unique_ptr<AttentionBackend>> MakeCpuAttention() {
     return Fail(ErrorCode::kUnsupported,
                 "cpu attention needs a processor with fused multiply-add (AVX2)");
   }
-  return std::make_unique<attention::CpuAttention>(kernels);
+  return attention::MakeAttention(*kernels);
 }
 
 }  // namespace quire

@@ -1,4 +1,5 @@
 // Which kernels read a block, by codec and by form.
+#include "attention/amx-inl.h"
 #include "attention/decode-inl.h"
 #include "attention/f16_decode-inl.h"
 #include "attention/integer_prefill-inl.h"
@@ -62,30 +63,57 @@ inline CodecFunctions FunctionsFor(Codec codec) {
 
 /// The functions of a codec with integer codes; of others they are null.
 struct IntegerFunctions {
+  void (*fix_queries)(const float*, size_t, size_t, size_t, const IntegerValues&, int16_t*, float*,
+                      int32_t*) = nullptr;
   void (*stream_scores)(const FixedQueries&, const StreamView&, const StreamView&, const Columns&,
-                        float*) = nullptr;
+                        float*, AmxTiles*) = nullptr;
   void (*stream_values)(const Columns&, const StreamView&, const StreamView&, const Columns*,
-                        const FixedWeights&, float*, size_t) = nullptr;
-  void (*expand_key)(const std::byte*, size_t, int16_t*) = nullptr;
-  void (*expand_value)(const std::byte*, size_t, int16_t*, size_t) = nullptr;
-  int32_t bias = 0;        // of the numbers that the first two multiply
+                        const FixedWeights&, float*, size_t, AmxTiles*) = nullptr;
+  void (*expand_key)(const std::byte*, size_t, uint32_t, int16_t*) = nullptr;
+  void (*expand_value)(const std::byte*, size_t, uint32_t, int16_t*) = nullptr;
+  void (*score_tile)(const FixedQueries&, uint32_t, const int16_t*, size_t, const Columns&, float*,
+                     AmxTiles*) = nullptr;
+  void (*weigh_tile)(const FixedWeights&, uint32_t, const int16_t*, uint32_t, uint32_t, uint32_t,
+                     float*, size_t, AmxTiles*) = nullptr;
+  int32_t bias = 0;        // of the numbers that the streams multiply
   uint32_t key_slice = 1;  // query vectors that stream_scores takes together
 };
 
 template <Codec kCodec>
 constexpr IntegerFunctions IntegerFunctionsOf() {
-  return {&StreamIntegerScores<kCodec>,
+  return {&FixQueriesTogether,
+          &StreamIntegerScores<kCodec>,
           &StreamIntegerValues<kCodec>,
           &ExpandIntegerKey<kCodec>,
           &ExpandIntegerValue<kCodec>,
+          &ScoreIntegerTile,
+          &WeighIntegerTile,
           kBias<kCodec>,
           kKeySlice<kCodec>};
 }
 
-inline IntegerFunctions IntegerFunctionsFor(Codec codec) {
+#if HWY_TARGET == HWY_AVX3_DL
+template <Codec kCodec>
+constexpr IntegerFunctions AmxFunctionsOf() {
+  return {&FixAmxQueries,
+          &StreamAmxScores<kCodec>,
+          &StreamAmxValues<kCodec>,
+          &ExpandAmxKey<kCodec>,
+          &ExpandAmxValue<kCodec>,
+          &ScoreAmxTile,
+          &WeighAmxTile,
+          0,
+          kAmxQueriesMax};
+}
+#endif
+
+inline IntegerFunctions IntegerFunctionsFor(Codec codec, bool amx) {
   if (!codec::HasIntegerCodes(codec)) return {};
-  return codec::WithFormat(codec, [](auto format) -> IntegerFunctions {
+  return codec::WithFormat(codec, [&](auto format) -> IntegerFunctions {
     if constexpr (codec::IntegerFormat<decltype(format)>) {
+#if HWY_TARGET == HWY_AVX3_DL
+      if (amx) return AmxFunctionsOf<format.kCodec>();
+#endif
       return IntegerFunctionsOf<format.kCodec>();
     }
     return {};
@@ -94,13 +122,13 @@ inline IntegerFunctions IntegerFunctionsFor(Codec codec) {
 
 /// How blocks are laid out that are read sealed, or open.
 struct Form {
-  Form(const StreamLayout& key_layout, const StreamLayout& value_layout)
+  Form(const StreamLayout& key_layout, const StreamLayout& value_layout, bool amx)
       : key(key_layout),
         value(value_layout),
         of_key(FunctionsFor(key.codec)),
         of_value(FunctionsFor(value.codec)),
-        integer_key(IntegerFunctionsFor(key.codec)),
-        integer_value(IntegerFunctionsFor(value.codec)) {}
+        integer_key(IntegerFunctionsFor(key.codec, amx)),
+        integer_value(IntegerFunctionsFor(value.codec, amx)) {}
 
   bool has_integer_keys() const { return codec::HasIntegerCodes(key.codec); }
   bool has_integer_values() const { return codec::HasIntegerCodes(value.codec); }

@@ -27,10 +27,15 @@ template <Codec kCodec>
 inline constexpr uint32_t kValueSlice =
     kTilesPerVec == 2 ? 8 / kValuesPerCode<kCodec> : kSliceQueries;
 
+/// Matrix tiles, where there are some (amx-inl.h), and from how many query vectors of a KV head on
+/// rows that stream use them.
+class AmxTiles;
+inline constexpr uint32_t kAmxQueriesMin = 3;
+
 /// Query vectors in fixed point.
 struct FixedQueries {
-  // Pairs of channels, zeros after the last one: [stride / 2, queries, 2] of those that are taken
-  // together, a slice or the rows of a register tile.
+  // Of those that are taken together, a slice or the rows of a register tile. Pairs of channels,
+  // zeros after the last one: [stride / 2, queries, 2]; for matrix tiles [2, queries, stride] bytes.
   const int16_t* codes = nullptr;
   const float* units = nullptr;         // [queries]
   const int32_t* bias_terms = nullptr;  // [queries] -kBias times the sum of the codes
@@ -166,7 +171,8 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
 /// scores[q][column] for every query vector q of the item and every column, without the scales.
 template <Codec kCodec>
 void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
-                         const StreamView& value, const Columns& columns, float* scores) {
+                         const StreamView& value, const Columns& columns, float* scores,
+                         AmxTiles*) {
   const uint32_t streams = std::max(kStreams, key.block_columns);
   constexpr uint32_t kSlice = kKeySlice<kCodec>;
   const GroupSlices slices(key.group, kSlice);
@@ -315,7 +321,7 @@ HWY_INLINE void WeighTiles(const IntegerGroup& group, size_t offset_bytes, size_
 template <Codec kCodec>
 void StreamIntegerValues(const Columns& columns, const StreamView& key, const StreamView& view,
                          const Columns* next, const FixedWeights& weights, float* out,
-                         size_t out_stride) {
+                         size_t out_stride, AmxTiles*) {
   constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
   constexpr size_t kChannels = kValuesPerCode<kCodec> * kPanelDims;
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);

@@ -26,9 +26,10 @@ HWY_INLINE void StoreSixteen(const PairVecOf<1>* pairs, int16_t* to) {
   }
 }
 
-/// One column of K to [pair of channels][16 tokens][2], as many pairs as the column's steps have.
+/// Column `column` of K to [pair of channels][16 tokens][2], as many pairs as its steps have.
 template <Codec kCodec>
-void ExpandIntegerKey(const std::byte* codes, size_t dim, int16_t* to) {
+void ExpandIntegerKey(const std::byte* codes, size_t dim, uint32_t column, int16_t* panels) {
+  int16_t* to = panels + size_t{column} * KeyPairsStride(static_cast<uint32_t>(dim));
   constexpr size_t kPairs = kPairsPerStep<kCodec>;
   const auto expand = [&]<int kStep>() QUIRE_INLINE {
     PairVecOf<1> k[kPairs][kVecsPerStep];
@@ -48,12 +49,12 @@ void ExpandIntegerKey(const std::byte* codes, size_t dim, int16_t* to) {
   }
 }
 
-/// One column of V to its eight pairs of tokens of every panel [16 channels][2], panels
-/// `panel_stride` apart.
+/// Column `column` of V to its eight pairs of tokens of every panel [16 channels][2].
 template <Codec kCodec>
-void ExpandIntegerValue(const std::byte* codes, size_t dim, int16_t* to, size_t panel_stride) {
+void ExpandIntegerValue(const std::byte* codes, size_t dim, uint32_t column, int16_t* panels) {
   constexpr int kPanels = kValuesPerCode<kCodec>;
-  for (size_t d = 0; d < dim; d += kPanels * kPanelDims, to += kPanels * panel_stride) {
+  int16_t* to = panels + size_t{column} * kColumnTokens * kPanelDims;
+  for (size_t d = 0; d < dim; d += kPanels * kPanelDims, to += kPanels * kValuePairsStride) {
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
       constexpr int kTokenPairs = kPairsPerStep<kCodec> / kPanels;
       PairVecOf<1> x[kPairsPerStep<kCodec>][kVecsPerStep];
@@ -63,7 +64,7 @@ void ExpandIntegerValue(const std::byte* codes, size_t dim, int16_t* to, size_t 
         int16_t* const pair = to + (kStep * kTokenPairs + p) * kSixteenPairs;
         StoreSixteen<kCodec>(x[p * kPanels], pair);
         if (kPanels > 1 && d + kPanelDims < dim) {
-          StoreSixteen<kCodec>(x[p * kPanels + 1], pair + panel_stride);
+          StoreSixteen<kCodec>(x[p * kPanels + 1], pair + kValuePairsStride);
         }
       }
     });
@@ -135,6 +136,45 @@ void WeighIntegerPanels(const FixedWeights& weights, uint32_t group, const int16
     for (int p = 0; p < kPanels; ++p) {
       AddGroup(sum[r][p], unit, out + r * out_stride + p * kPanelDims);
     }
+  }
+}
+
+/// Scores of the query vectors of a register tile against the columns that are expanded, without
+/// the scales.
+inline void ScoreIntegerTile(const FixedQueries& queries, uint32_t rows, const int16_t* panels,
+                             size_t dim, const Columns& columns, float* scores, AmxTiles*) {
+  const size_t pairs = DivUp(dim, 2);
+  const size_t stride = KeyPairsStride(static_cast<uint32_t>(dim));
+  for (uint32_t c = 0; c < columns.count;) {
+    const uint32_t index = columns.index[c];
+    const bool whole = c + kIntegerPanels <= columns.count &&
+                       columns.index[c + kIntegerPanels - 1] == index + kIntegerPanels - 1;
+    ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
+      const auto score =
+          whole ? ScoreIntegerPanels<kRows, kIntegerPanels> : ScoreIntegerPanels<kRows, 1>;
+      score(queries, panels + index * stride, stride, pairs, scores + index * kColumnTokens);
+    });
+    c += whole ? kIntegerPanels : 1;
+  }
+}
+
+/// out += weights * values of the query vectors of a register tile, groups of tokens
+/// [first_group, groups_end) and all panels of V.
+inline void WeighIntegerTile(const FixedWeights& weights, uint32_t rows, const int16_t* panels,
+                             uint32_t panel_count, uint32_t first_group, uint32_t groups_end,
+                             float* out, size_t out_stride, AmxTiles*) {
+  for (uint32_t panel = 0; panel < panel_count;) {
+    const bool whole = panel + kIntegerPanels <= panel_count;
+    for (uint32_t g = first_group; g < groups_end; ++g) {
+      const int16_t* pairs =
+          panels + size_t{panel} * kValuePairsStride + size_t{g} * kGroupTokens * kPanelDims;
+      ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
+        const auto weigh =
+            whole ? WeighIntegerPanels<kRows, kIntegerPanels> : WeighIntegerPanels<kRows, 1>;
+        weigh(weights, g, pairs, out + size_t{panel} * kPanelDims, out_stride);
+      });
+    }
+    panel += whole ? kIntegerPanels : 1;
   }
 }
 

@@ -38,7 +38,8 @@ struct SlotRow {
 
 class ItemRun {
  public:
-  ItemRun(const Item& item, const Scratch& scratch)
+  /// `amx`: tiles for integer codes, or null.
+  ItemRun(const Item& item, const Scratch& scratch, AmxTiles* amx)
       : item_(item),
         shape_(*item.shape),
         scratch_(scratch),
@@ -53,7 +54,9 @@ class ItemRun {
         has_open_form_(HasOpenForm(shape_)),
         sealed_(item, item.tables->sealed),
         open_(item, item.tables->open),
-        forms_{{shape_.key, shape_.value}, {OpenKey(shape_), OpenValue(shape_)}} {}
+        amx_(PaysForTiles() ? amx : nullptr),
+        forms_{{shape_.key, shape_.value, amx_ != nullptr},
+               {OpenKey(shape_), OpenValue(shape_), amx_ != nullptr}} {}
 
   States Run() {
     if (item_.has_splits()) ScaleQueries();
@@ -77,6 +80,9 @@ class ItemRun {
   }
 
  private:
+  /// Few query vectors use a matrix tile too little.
+  bool PaysForTiles() const { return !item_.streams() || queries_per_head_ >= kAmxQueriesMin; }
+
   /// docs/numerics.md: q' = q * scale, rotated as K is, its fixed point, and the sum that mids are
   /// multiplied with.
   void ScaleQueries() {
@@ -130,7 +136,7 @@ class ItemRun {
 
   /// Query vectors [first, first + count), which are taken together.
   void FixSlice(size_t first, size_t count) {
-    FixQueriesTogether(
+    forms_[0].integer_key.fix_queries(
         scratch_.query + first * key_dim_, count, key_dim_, fixed_stride_,
         {.code_unit = codec::IntegerUnit(shape_.key.codec), .bias = forms_[0].integer_key.bias},
         scratch_.fixed_query + first * fixed_stride_, scratch_.query_units + first,
@@ -311,7 +317,7 @@ class ItemRun {
       if (columns.count == 0) continue;
       if (form.has_integer_keys()) {
         form.integer_key.stream_scores(Queries(), ViewOf(form.key), ViewOf(form.value), columns,
-                                       scratch_.scores);
+                                       scratch_.scores, amx_);
       } else {
         form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
                                   scratch_.scores);
@@ -327,7 +333,7 @@ class ItemRun {
       if (columns.count == 0) continue;
       if (form.has_integer_values()) {
         form.integer_value.stream_values(columns, ViewOf(form.key), ViewOf(form.value), next,
-                                         Weights(), scratch_.split.out, out_stride_);
+                                         Weights(), scratch_.split.out, out_stride_, amx_);
         continue;
       }
       ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
@@ -483,7 +489,8 @@ class ItemRun {
       if (next != nullptr) FetchShare(*next, q, q + rows);
       for (int f = 0; f < 2; ++f) {
         if (forms_[f].has_integer_keys()) {
-          ScoreIntegerTile(q, rows, view.forms[f]);
+          forms_[f].integer_key.score_tile(Queries().From(q), rows, scratch_.key_pairs, key_dim_,
+                                           view.forms[f], Scores(q), amx_);
         } else {
           ScoreTile(q, rows, view.forms[f]);
         }
@@ -518,8 +525,7 @@ class ItemRun {
     const StreamLayout& key = form.key;
     const uint32_t index = columns.index[c];
     if (form.has_integer_keys()) {
-      form.integer_key.expand_key(columns.key[c], key.dim,
-                                  scratch_.key_pairs + size_t{index} * KeyPairsStride(key.dim));
+      form.integer_key.expand_key(columns.key[c], key.dim, index, scratch_.key_pairs);
       return;
     }
     const auto expand =
@@ -529,32 +535,13 @@ class ItemRun {
   }
 
   void ExpandValueColumn(const Form& form, const Columns& columns, uint32_t c) const {
-    const uint32_t first = columns.index[c] * kColumnTokens;
+    const uint32_t index = columns.index[c];
     if (form.has_integer_values()) {
-      form.integer_value.expand_value(columns.value[c], value_dim_,
-                                      scratch_.value_pairs + size_t{first} * kPanelDims,
-                                      kValuePairsStride);
+      form.integer_value.expand_value(columns.value[c], value_dim_, index, scratch_.value_pairs);
       return;
     }
+    const uint32_t first = index * kColumnTokens;
     form.of_value.expand_value(columns.value[c], value_dim_, scratch_.value + first * kPanelDims);
-  }
-
-  /// Scores of query vectors [q, q + rows) against integer codes.
-  void ScoreIntegerTile(uint32_t q, uint32_t rows, const Columns& columns) const {
-    const size_t pairs = DivUp(key_dim_, 2);
-    const size_t stride = KeyPairsStride(shape_.key.dim);
-    for (uint32_t c = 0; c < columns.count;) {
-      const uint32_t index = columns.index[c];
-      const bool whole = c + kIntegerPanels <= columns.count &&
-                         columns.index[c + kIntegerPanels - 1] == index + kIntegerPanels - 1;
-      ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
-        const auto score =
-            whole ? ScoreIntegerPanels<kRows, kIntegerPanels> : ScoreIntegerPanels<kRows, 1>;
-        score(Queries().From(q), scratch_.key_pairs + index * stride, stride, pairs,
-              Scores(q) + index * kColumnTokens);
-      });
-      c += whole ? kIntegerPanels : 1;
-    }
   }
 
   /// Scores of query vectors [q, q + rows) against every run of neighbouring columns.
@@ -628,22 +615,11 @@ class ItemRun {
       FixWeightsOf(q + r, form, SeenColumns(visible[r], columns), scales, visible[r]);
     }
     constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
-    const uint32_t groups_end = columns.index[columns.count - 1] / kColumnsPerGroup + 1;
-    const auto panels_end = static_cast<uint32_t>(out_stride_ / kPanelDims);
-    for (uint32_t panel = 0; panel < panels_end;) {
-      const bool whole = panel + kIntegerPanels <= panels_end;
-      float* const out = scratch_.split.out + q * out_stride_ + size_t{panel} * kPanelDims;
-      for (uint32_t g = columns.index[0] / kColumnsPerGroup; g < groups_end; ++g) {
-        const int16_t* pairs = scratch_.value_pairs + size_t{panel} * kValuePairsStride +
-                               size_t{g} * kGroupTokens * kPanelDims;
-        ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
-          const auto weigh =
-              whole ? WeighIntegerPanels<kRows, kIntegerPanels> : WeighIntegerPanels<kRows, 1>;
-          weigh(Weights().From(q), g, pairs, out, out_stride_);
-        });
-      }
-      panel += whole ? kIntegerPanels : 1;
-    }
+    form.integer_value.weigh_tile(Weights().From(q), rows, scratch_.value_pairs,
+                                  static_cast<uint32_t>(out_stride_ / kPanelDims),
+                                  columns.index[0] / kColumnsPerGroup,
+                                  columns.index[columns.count - 1] / kColumnsPerGroup + 1,
+                                  scratch_.split.out + q * out_stride_, out_stride_, amx_);
   }
 
   static bool Sees(const VisibleTokens& visible, TokenRange tokens) {
@@ -690,6 +666,7 @@ class ItemRun {
   const bool has_open_form_;
   const SlotRow sealed_;
   const SlotRow open_;
+  AmxTiles* const amx_;
   const Form forms_[2];
 };
 

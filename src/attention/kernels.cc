@@ -1,5 +1,6 @@
 #include "attention/kernels.h"
 
+#include "base/amx.h"
 #include "codec/rotate.h"
 
 // Targets without a fused multiply-add cannot give the bits of docs/numerics.md, those without
@@ -23,11 +24,24 @@ namespace quire::attention::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
 
-const Kernels* KernelsOfTarget() { return nullptr; }
+const Kernels* KernelsOfTarget(bool) { return nullptr; }
 
 #else
 
-States RunItem(const Item& item, const Scratch& scratch) { return ItemRun(item, scratch).Run(); }
+States RunItem(const Item& item, const Scratch& scratch) {
+  return ItemRun(item, scratch, nullptr).Run();
+}
+
+#if HWY_TARGET == HWY_AVX3_DL
+States RunItemOnTiles(const Item& item, const Scratch& scratch) {
+  if (!codec::HasIntegerCodes(item.shape->key.codec) &&
+      !codec::HasIntegerCodes(item.shape->value.codec)) {
+    return RunItem(item, scratch);
+  }
+  AmxTiles tiles;
+  return ItemRun(item, scratch, &tiles).Run();
+}
+#endif
 
 void MergeItem(const Item& item, const Scratch& scratch, const States& a, const States& b) {
   MergeStates(item.queries(), OutStride(item.shape->value.dim), scratch.factors, a, b);
@@ -79,7 +93,11 @@ const char* TargetLabel() {
   }
 }
 
-const Kernels* KernelsOfTarget() {
+const Kernels* KernelsOfTarget([[maybe_unused]] bool amx) {
+#if HWY_TARGET == HWY_AVX3_DL
+  static const Kernels on_tiles = {"amx", &RunItemOnTiles, &MergeItem, &FinishItem};
+  if (amx) return &on_tiles;
+#endif
   static const Kernels kernels = {TargetLabel(), &RunItem, &MergeItem, &FinishItem};
   return &kernels;
 }
@@ -94,7 +112,9 @@ namespace quire::attention {
 
 HWY_EXPORT(KernelsOfTarget);
 
-const Kernels* BestKernels() { return HWY_DYNAMIC_DISPATCH(KernelsOfTarget)(); }
+const Kernels* BestKernels(bool amx) {
+  return HWY_DYNAMIC_DISPATCH(KernelsOfTarget)(amx && UsableAmx().int8);
+}
 
 }  // namespace quire::attention
 #endif  // HWY_ONCE

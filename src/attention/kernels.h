@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "attention/scalar.h"
 #include "base/bits.h"
@@ -101,15 +102,16 @@ struct Scratch {
   float* value = nullptr;    // [value panels, kSplitTokens, kPanelDims] expanded, prefill only
   float* factors = nullptr;  // [2, PaddedQueries] of a merge
   // Where codes are integers (scalar.h):
-  int16_t* fixed_query = nullptr;    // [queries, FixedStride], pairs of several in turn
+  int16_t* fixed_query = nullptr;    // [queries, FixedStride], of several together
   int16_t* fixed_weights = nullptr;  // [queries, kSplitTokens]
   float* query_units = nullptr;      // [PaddedQueries]
   float* weight_units = nullptr;     // [queries, kSplitTokens / kGroupTokens]
   // Compensates the bias of codes (integer-inl.h).
   int32_t* query_bias_terms = nullptr;   // [PaddedQueries]
   int32_t* weight_bias_terms = nullptr;  // [queries, kSplitTokens / kGroupTokens]
-  int16_t* key_pairs = nullptr;    // [kColumnsPerSplit, KeyPairsStride] expanded, prefill only
-  int16_t* value_pairs = nullptr;  // [value panels, kValuePairsStride] likewise
+  // Expanded, prefill only; as pairs of numbers, or as bytes, which take half of it.
+  int16_t* key_pairs = nullptr;    // [kColumnsPerSplit, KeyPairsStride]
+  int16_t* value_pairs = nullptr;  // [value panels, kValuePairsStride]
   float* query_sum = nullptr;      // [PaddedQueries] over the channels of a scaled query
   float* mid_sum = nullptr;        // [PaddedQueries] over e * mid of a split
   States split;
@@ -133,7 +135,7 @@ struct Kernels {
 constexpr uint32_t OutStride(uint32_t value_dim) { return RoundUp(value_dim, kPanelDims); }
 
 /// Numbers from one fixed-point query to the next: the channels of whole tiles of every codec.
-constexpr uint32_t FixedStride(uint32_t key_dim) { return RoundUp(key_dim, 32); }
+constexpr uint32_t FixedStride(uint32_t key_dim) { return RoundUp(key_dim, 64); }
 
 /// Numbers of an expanded column of K: [pair of channels, kColumnTokens, 2].
 constexpr uint32_t KeyPairsStride(uint32_t key_dim) { return FixedStride(key_dim) * kColumnTokens; }
@@ -144,7 +146,11 @@ inline constexpr uint32_t kValuePairsStride = kSplitTokens * kPanelDims;
 constexpr uint32_t PaddedQueries(uint32_t queries) { return RoundUp(queries, kColumnTokens); }
 
 /// Kernels of the best target of this machine among those Highway may use; null without FMA.
-const Kernels* BestKernels();
+/// `amx`: with matrix tiles where there are some.
+const Kernels* BestKernels(bool amx = true);
+
+/// The backend that computes with these kernels.
+std::unique_ptr<AttentionBackend> MakeAttention(const Kernels& kernels);
 
 }  // namespace quire::attention
 

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/kernels.h"
 #include "attention/reference.h"
 #include "attention/shape.h"
 #include "base/bits.h"
@@ -341,8 +342,9 @@ inline std::vector<std::unique_ptr<AttentionBackend>> AllTargets() {
     if ((supported & target) == 0) continue;
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    Result<std::unique_ptr<AttentionBackend>> backend = MakeCpuAttention();
-    if (backend) backends.push_back(*std::move(backend));
+    const Kernels* const kernels = BestKernels(false);
+    if (kernels != nullptr) backends.push_back(MakeAttention(*kernels));
+    if (BestKernels() != kernels) backends.push_back(MakeAttention(*BestKernels()));
     hwy::SetSupportedTargetsForTest(0);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
