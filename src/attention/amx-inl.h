@@ -44,7 +44,7 @@ inline constexpr int kHighBytes = 4;
 inline constexpr int kLowBytes = 5;
 inline constexpr int kCodeTiles = 6;
 /// Tiles of codes that are multiplied together.
-inline constexpr uint32_t kAmxTogether = 2;
+inline constexpr int kAmxTogether = 2;
 
 using ByteTag = hn::FixedTag<int8_t, kAmxRowBytes>;
 using ByteVec = hn::Vec<ByteTag>;
@@ -136,11 +136,6 @@ inline void FixAmxQueries(const float* queries, size_t count, size_t dim, size_t
   }
 }
 
-/// No line needs to be fetched.
-struct FetchNothing {
-  void operator()(size_t) const {}
-};
-
 /// The row of two pairs of terms.
 template <Codec kCodec>
 HWY_INLINE void StoreRow(const PairVecOf<1>* first, const PairVecOf<1>* second, int8_t* to) {
@@ -163,113 +158,138 @@ inline constexpr codec::IntegerTable kIntegersOfNibbles = [] {
   return integers;
 }();
 
-/// Rows from steps of a tile of codes, as many as there are terms in `steps` steps. Nothing behind
-/// them is read. fetch(at) is called for every line of them.
-template <Codec kCodec, class Fetch>
+/// Expands runs of steps of codes, kRuns that are equally long, a line of each in turn: a core gets
+/// more from several pages than from one. fetch(run, at) is called for every line.
+template <Codec kCodec, int kRuns, class Fetch>
   requires(kHasBytes<kCodec>)
-HWY_INLINE void ExpandRows(const std::byte* codes, size_t steps, int8_t* to, const Fetch& fetch) {
+HWY_INLINE void ExpandRows(const std::byte* const* codes, size_t steps, int8_t* const* to,
+                           const Fetch& fetch) {
   const ByteTag d;
   const hn::Half<ByteTag> half;
-  const auto* from = reinterpret_cast<const int8_t*>(codes);
   const __m512i order = LoadOrder(kInt8Order);
-  const auto store = [&](ByteVec bytes) QUIRE_INLINE {
-    hn::Store(ByteVec{_mm512_permutexvar_epi8(order, bytes.raw)}, d, to);
+  const auto store = [&](ByteVec bytes, int8_t* row) QUIRE_INLINE {
+    hn::Store(ByteVec{_mm512_permutexvar_epi8(order, bytes.raw)}, d, row);
   };
   size_t at = 0;
-  for (; steps >= 2; steps -= 2, at += kAmxRowBytes, to += kAmxRowBytes) {
-    fetch(at);
-    store(hn::LoadU(d, from + at));
+  for (; steps >= 2; steps -= 2, at += kAmxRowBytes) {
+    QUIRE_UNROLL
+    for (int run = 0; run < kRuns; ++run) {
+      fetch(run, at);
+      store(hn::LoadU(d, reinterpret_cast<const int8_t*>(codes[run] + at)), to[run] + at);
+    }
   }
-  if (steps != 0) store(hn::ZeroExtendVector(d, hn::LoadU(half, from + at)));
+  for (int run = 0; run < kRuns && steps != 0; ++run) {
+    const auto last = hn::LoadU(half, reinterpret_cast<const int8_t*>(codes[run] + at));
+    store(hn::ZeroExtendVector(d, last), to[run] + at);
+  }
 }
 
-template <Codec kCodec, class Fetch>
+template <Codec kCodec, int kRuns, class Fetch>
   requires(kLayout<kCodec> == codec::CodeLayout::kNibbleTiles)
-HWY_INLINE void ExpandRows(const std::byte* codes, size_t steps, int8_t* to, const Fetch& fetch) {
+HWY_INLINE void ExpandRows(const std::byte* const* codes, size_t steps, int8_t* const* to,
+                           const Fetch& fetch) {
   const ByteTag d;
   const hn::Half<ByteTag> half;
-  const auto* from = reinterpret_cast<const int8_t*>(codes);
-  const auto store = [&]<bool kBoth>(ByteVec bytes) QUIRE_INLINE {
+  const auto store = [&]<bool kBoth>(ByteVec bytes, int8_t* row) QUIRE_INLINE {
     const ByteVec low = LookUpLow(kIntegersOfNibbles<kCodec>, bytes);
     const ByteVec high = LookUpLow(kIntegersOfNibbles<kCodec>, HighNibbles(bytes));
     const ByteVec lanes_0_to_7 = Blend(low, BytesUp(high));
     const ByteVec lanes_8_to_15 = Blend(BytesDown(low), high);
-    hn::Store(hn::LowerHalf(half, lanes_0_to_7), half, to);
-    hn::Store(hn::LowerHalf(half, lanes_8_to_15), half, to + kAmxRowBytes / 2);
+    hn::Store(hn::LowerHalf(half, lanes_0_to_7), half, row);
+    hn::Store(hn::LowerHalf(half, lanes_8_to_15), half, row + kAmxRowBytes / 2);
     if constexpr (kBoth) {
-      hn::Store(hn::UpperHalf(half, lanes_0_to_7), half, to + kAmxRowBytes);
-      hn::Store(hn::UpperHalf(half, lanes_8_to_15), half, to + kAmxRowBytes * 3 / 2);
+      hn::Store(hn::UpperHalf(half, lanes_0_to_7), half, row + kAmxRowBytes);
+      hn::Store(hn::UpperHalf(half, lanes_8_to_15), half, row + kAmxRowBytes * 3 / 2);
     }
   };
   size_t at = 0;
-  for (; steps >= 2; steps -= 2, at += kAmxRowBytes, to += 2 * kAmxRowBytes) {
-    fetch(at);
-    store.template operator()<true>(hn::LoadU(d, from + at));
+  for (; steps >= 2; steps -= 2, at += kAmxRowBytes) {
+    QUIRE_UNROLL
+    for (int run = 0; run < kRuns; ++run) {
+      fetch(run, at);
+      const auto bytes = hn::LoadU(d, reinterpret_cast<const int8_t*>(codes[run] + at));
+      store.template operator()<true>(bytes, to[run] + 2 * at);
+    }
   }
-  if (steps != 0) {
-    store.template operator()<false>(hn::ZeroExtendVector(d, hn::LoadU(half, from + at)));
+  for (int run = 0; run < kRuns && steps != 0; ++run) {
+    const auto last = hn::LoadU(half, reinterpret_cast<const int8_t*>(codes[run] + at));
+    store.template operator()<false>(hn::ZeroExtendVector(d, last), to[run] + 2 * at);
   }
 }
 
-/// One column of K to rows of four channels. `fetch`: see ExpandRows.
-template <Codec kCodec, class Fetch>
-HWY_INLINE void ExpandAmxKeyColumn(const std::byte* codes, size_t dim, int8_t* to,
-                                   const Fetch& fetch) {
+/// Columns of K to rows of four channels. `fetch`: see ExpandRows.
+template <Codec kCodec, int kColumns, class Fetch>
+HWY_INLINE void ExpandAmxKeys(const std::byte* const* codes, size_t dim, int8_t* const* to,
+                              const Fetch& fetch) {
   if constexpr (kHasPairs<kCodec>) {
     constexpr size_t kChannels = 2 * codec::kPairTileTerms;
     size_t at = 0;
     for (size_t d = 0; d < dim; d += kChannels, at += codec::kPairTileBytes) {
-      for (size_t line = 0; line < codec::kPairTileBytes; line += kLineBytes) fetch(at + line);
-      Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
-        PairVecOf<1> pairs[kPairsPerStep<kCodec>][kVecsPerStep];
-        LoadPairs<kCodec, kStep, 1, false>(&codes, at, pairs);
-        QUIRE_UNROLL
-        for (int p = 0; p < kPairsPerStep<kCodec>; p += 2, to += kAmxRowBytes) {
-          StoreRow<kCodec>(pairs[p], pairs[p + 1], to);
+      for (int column = 0; column < kColumns; ++column) {
+        for (size_t line = 0; line < codec::kPairTileBytes; line += kLineBytes) {
+          fetch(column, at + line);
         }
-      });
+        int8_t* row = to[column] + d * kColumnTokens;
+        Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
+          PairVecOf<1> pairs[kPairsPerStep<kCodec>][kVecsPerStep];
+          LoadPairs<kCodec, kStep, 1, false>(&codes[column], at, pairs);
+          QUIRE_UNROLL
+          for (int p = 0; p < kPairsPerStep<kCodec>; p += 2, row += kAmxRowBytes) {
+            StoreRow<kCodec>(pairs[p], pairs[p + 1], row);
+          }
+        });
+      }
     }
   } else {
-    ExpandRows<kCodec>(codes, DivUp(dim, 2 * kPairsPerStep<kCodec>), to, fetch);
+    ExpandRows<kCodec, kColumns>(codes, DivUp(dim, 2 * kPairsPerStep<kCodec>), to, fetch);
   }
 }
 
-/// The sixteen tokens of one tile of V to rows of four tokens, four for each panel of channels;
-/// panels `panel_stride` apart.
+/// The sixteen tokens of one tile of V to rows of four tokens, four for each panel of channels.
 template <Codec kCodec, class Fetch>
-HWY_INLINE void ExpandAmxValueTile(const std::byte* codes, int8_t* to, size_t panel_stride,
-                                   const Fetch& fetch) {
+HWY_INLINE void ExpandAmxValueTile(const std::byte* codes, int8_t* to, const Fetch& fetch) {
   if constexpr (kHasPairs<kCodec>) {
-    for (size_t line = 0; line < codec::kPairTileBytes; line += kLineBytes) fetch(line);
+    for (size_t line = 0; line < codec::kPairTileBytes; line += kLineBytes) fetch(0, line);
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
       PairVecOf<1> pairs[kPairsPerStep<kCodec>][kVecsPerStep];
       LoadPairs<kCodec, kStep, 1, false>(&codes, 0, pairs);
       int8_t* const row = to + kStep * kAmxRowBytes;
       StoreRow<kCodec>(pairs[0], pairs[2], row);
-      StoreRow<kCodec>(pairs[1], pairs[3], row + panel_stride);
+      StoreRow<kCodec>(pairs[1], pairs[3], row + kAmxTileBytes);
     });
   } else {
-    ExpandRows<kCodec>(codes, kTileSteps<kCodec>, to, fetch);
+    ExpandRows<kCodec, 1>(&codes, kTileSteps<kCodec>, &to, fetch);
   }
 }
 
-/// Bytes of an expanded column of K, of a panel of V.
-constexpr size_t AmxKeyBytes(size_t dim) { return FixedStride(dim) * kColumnTokens; }
-inline constexpr size_t kAmxValueBytes = size_t{kSplitTokens} * kPanelDims;
+/// Bytes of an expanded column of K, and of a group of tokens of V: a tile for each panel, with
+/// room for both panels of the last codes.
+constexpr size_t AmxKeyBytes(size_t dim) { return RoundUp(dim, kAmxTerms) * kColumnTokens; }
+constexpr size_t AmxGroupBytes(size_t dim) { return RoundUp(dim, 2 * kPanelDims) * kGroupTokens; }
+/// Where column `column` of a split begins in the tiles of its group.
+constexpr size_t AmxColumnAt(uint32_t column) {
+  return column % kColumnsPerGroup * (kAmxTileBytes / kColumnsPerGroup);
+}
+
+/// No line needs to be fetched.
+struct FetchNothing {
+  void operator()(int, size_t) const {}
+};
 
 template <Codec kCodec>
 void ExpandAmxKey(const std::byte* codes, size_t dim, uint32_t column, int16_t* panels) {
-  ExpandAmxKeyColumn<kCodec>(
-      codes, dim, reinterpret_cast<int8_t*>(panels) + column * AmxKeyBytes(dim), FetchNothing());
+  int8_t* const to = reinterpret_cast<int8_t*>(panels) + column * AmxKeyBytes(dim);
+  ExpandAmxKeys<kCodec, 1>(&codes, dim, &to, FetchNothing());
 }
 
 template <Codec kCodec>
 void ExpandAmxValue(const std::byte* codes, size_t dim, uint32_t column, int16_t* panels) {
   constexpr size_t kPanels = kValuesPerCode<kCodec>;
-  auto* to = reinterpret_cast<int8_t*>(panels) + column * kColumnTokens * kPanelDims;
+  int8_t* to = reinterpret_cast<int8_t*>(panels) + column / kColumnsPerGroup * AmxGroupBytes(dim) +
+               AmxColumnAt(column);
   for (size_t d = 0; d < dim; d += kPanels * kPanelDims) {
-    ExpandAmxValueTile<kCodec>(codes, to, kAmxValueBytes, FetchNothing());
-    to += kPanels * kAmxValueBytes;
+    ExpandAmxValueTile<kCodec>(codes, to, FetchNothing());
+    to += kPanels * kAmxTileBytes;
     codes += codec::TileBytes(kCodec, codec::kTileLanes);
   }
 }
@@ -283,108 +303,164 @@ struct AmxFactors {
 
 /// Sums of the tiles that were multiplied together.
 struct AmxSums {
-  alignas(64) int32_t high[kAmxTogether][kAmxQueriesMax * 16];
-  alignas(64) int32_t low[kAmxTogether][kAmxQueriesMax * 16];
+  alignas(64) int32_t high[kAmxTogether][kAmxQueriesMax * kSumLanes];
+  alignas(64) int32_t low[kAmxTogether][kAmxQueriesMax * kSumLanes];
 
-  HWY_INLINE SumVec Of(uint32_t tile, uint32_t query) const {
+  HWY_INLINE SumVec Of(size_t tile, size_t query) const {
     const SumTag d;
-    const SumVec of_high = hn::Load(d, high[tile] + query * 16);
-    return hn::Add(hn::ShiftLeft<8>(of_high), hn::Load(d, low[tile] + query * 16));
+    const SumVec of_high = hn::Load(d, high[tile] + query * kSumLanes);
+    return hn::Add(hn::ShiftLeft<8>(of_high), hn::Load(d, low[tile] + query * kSumLanes));
   }
 };
 
-/// The products of all query vectors with kTiles runs of tiles of codes, `steps` tiles each.
-template <int kTiles>
-HWY_INLINE void MultiplyAmx(const AmxFactors& factors, const int8_t* const* codes, size_t steps,
-                            AmxSums* sums) {
-  Repeat<kTiles>([&]<int kIndex>() QUIRE_INLINE {
-    ClearAmxTile<kHighSums + kIndex>();
-    ClearAmxTile<kLowSums + kIndex>();
-  });
-  for (size_t step = 0; step < steps; ++step) {
-    LoadAmxTile<kHighBytes>(factors.high + step * kAmxTerms, factors.stride);
-    LoadAmxTile<kLowBytes>(factors.low + step * kAmxTerms, factors.stride);
-    Repeat<kTiles>([&]<int kIndex>() QUIRE_INLINE {
-      LoadAmxTile<kCodeTiles + kIndex>(codes[kIndex] + step * kAmxTileBytes, kAmxRowBytes);
-      MultiplyAmxTile<kIndex>();
-    });
+/// Multiplies tiles and hands their sums to an Output{tiles, Write<tiles>(sums)}. A product takes
+/// tens of cycles, so those of the tiles before go to their output meanwhile.
+template <class Output>
+class AmxProducts {
+ public:
+  /// The products of all query vectors with output.tiles runs of tiles of codes, `steps` each.
+  HWY_INLINE void Take(const AmxFactors& factors, const int8_t* const* codes, size_t steps,
+                       const Output& output) {
+    if (output.tiles == kAmxTogether) {
+      TakeTiles<kAmxTogether>(factors, codes, steps, output);
+    } else {
+      TakeTiles<1>(factors, codes, steps, output);
+    }
   }
-  Repeat<kTiles>([&]<int kIndex>() QUIRE_INLINE {
-    StoreAmxTile<kHighSums + kIndex>(sums->high[kIndex], kAmxRowBytes);
-    StoreAmxTile<kLowSums + kIndex>(sums->low[kIndex], kAmxRowBytes);
-  });
-}
 
-/// scores[q][column] of `queries` query vectors and so many expanded columns of K, without the
-/// scales. `codes_of(i)`: where column i is expanded, `index` its place in the split.
-template <class CodesOf>
-HWY_INLINE void ScoreAmxColumns(const FixedQueries& of, uint32_t queries, size_t dim,
-                                uint32_t count, const uint32_t* index, const CodesOf& codes_of,
-                                float* scores) {
-  const hn::RebindToFloat<SumTag> df;
-  const auto* const high = reinterpret_cast<const int8_t*>(of.codes);
-  const AmxFactors factors = {high, high + queries * of.stride, of.stride};
-  const size_t steps = DivUp(dim, kAmxTerms);
-  AmxSums sums;
-  const auto score = [&]<int kTiles>(uint32_t c) QUIRE_INLINE {
-    const int8_t* codes[kTiles];
-    for (int i = 0; i < kTiles; ++i) codes[i] = codes_of(c + i);
-    MultiplyAmx<kTiles>(factors, codes, steps, &sums);
-    for (uint32_t q = 0; q < queries; ++q) {
-      const auto unit = hn::Set(df, of.units[q]);
+  /// After the last Take.
+  HWY_INLINE void End() {
+    WriteWaiting();
+    waiting_ = {};
+  }
+
+ private:
+  template <int kTiles>
+  HWY_INLINE void TakeTiles(const AmxFactors& factors, const int8_t* const* codes, size_t steps,
+                            const Output& output) {
+    Repeat<kTiles>([&]<int kIndex>() QUIRE_INLINE {
+      ClearAmxTile<kHighSums + kIndex>();
+      ClearAmxTile<kLowSums + kIndex>();
+    });
+    for (size_t step = 0; step < steps; ++step) {
+      LoadAmxTile<kHighBytes>(factors.high + step * kAmxTerms, factors.stride);
+      LoadAmxTile<kLowBytes>(factors.low + step * kAmxTerms, factors.stride);
+      Repeat<kTiles>([&]<int kIndex>() QUIRE_INLINE {
+        LoadAmxTile<kCodeTiles + kIndex>(codes[kIndex] + step * kAmxTileBytes, kAmxRowBytes);
+        MultiplyAmxTile<kIndex>();
+      });
+    }
+    WriteWaiting();
+    AmxSums& sums = sums_[next_];
+    Repeat<kTiles>([&]<int kIndex>() QUIRE_INLINE {
+      StoreAmxTile<kHighSums + kIndex>(sums.high[kIndex], kAmxRowBytes);
+      StoreAmxTile<kLowSums + kIndex>(sums.low[kIndex], kAmxRowBytes);
+    });
+    waiting_ = output;
+    next_ ^= 1;
+  }
+
+  HWY_INLINE void WriteWaiting() const {
+    const AmxSums& sums = sums_[next_ ^ 1];
+    if (waiting_.tiles == kAmxTogether) {
+      waiting_.template Write<kAmxTogether>(sums);
+    } else if (waiting_.tiles != 0) {
+      waiting_.template Write<1>(sums);
+    }
+  }
+
+  AmxSums sums_[2];
+  Output waiting_{};
+  uint32_t next_ = 0;
+};
+
+/// Scores of expanded columns, without the scales.
+struct AmxScores {
+  template <int kTiles>
+  HWY_INLINE void Write(const AmxSums& sums) const {
+    const hn::RebindToFloat<SumTag> df;
+    for (size_t q = 0; q < queries; ++q) {
+      const auto unit = hn::Set(df, units[q]);
       QUIRE_UNROLL
-      for (int i = 0; i < kTiles; ++i) {
-        float* const to = scores + q * kSplitTokens + index[c + i] * kColumnTokens;
-        hn::Store(hn::Mul(hn::ConvertTo(df, sums.Of(i, q)), unit), df, to);
+      for (size_t i = 0; i < kTiles; ++i) {
+        const auto sum = hn::ConvertTo(df, sums.Of(i, q));
+        hn::Store(hn::Mul(sum, unit), df, to[i] + q * kSplitTokens);
       }
     }
-  };
-  uint32_t c = 0;
-  for (; c + kAmxTogether <= count; c += kAmxTogether) score.template operator()<kAmxTogether>(c);
-  if (c < count) score.template operator()<1>(c);
+  }
+
+  uint32_t tiles = 0;
+  uint32_t queries = 0;
+  const float* units = nullptr;
+  float* to[kAmxTogether] = {};  // of the first query vector
+};
+
+/// Scores of `queries` query vectors and so many columns of K at `codes`.
+HWY_INLINE void ScoreAmxColumns(const FixedQueries& of, uint32_t queries, size_t dim,
+                                uint32_t count, const uint32_t* index, const int8_t* const* codes,
+                                float* scores, AmxProducts<AmxScores>* products) {
+  const auto* const high = reinterpret_cast<const int8_t*>(of.codes);
+  const AmxFactors factors = {high, high + queries * of.stride, of.stride};
+  for (uint32_t c = 0; c < count; c += kAmxTogether) {
+    AmxScores output = {std::min<uint32_t>(kAmxTogether, count - c), queries, of.units};
+    for (uint32_t i = 0; i < output.tiles; ++i) {
+      output.to[i] = scores + index[c + i] * kColumnTokens;
+    }
+    products->Take(factors, codes + c, DivUp(dim, kAmxTerms), output);
+  }
 }
 
 /// As ScoreIntegerTile.
 inline void ScoreAmxTile(const FixedQueries& queries, uint32_t rows, const int16_t* panels,
                          size_t dim, const Columns& columns, float* scores, AmxTiles* tiles) {
   tiles->Use(rows);
-  const auto* const codes = reinterpret_cast<const int8_t*>(panels);
-  ScoreAmxColumns(
-      queries, rows, dim, columns.count, columns.index,
-      [&](uint32_t c) { return codes + columns.index[c] * AmxKeyBytes(dim); }, scores);
+  const int8_t* codes[kColumnsPerSplit];
+  for (uint32_t c = 0; c < columns.count; ++c) {
+    codes[c] = reinterpret_cast<const int8_t*>(panels) + columns.index[c] * AmxKeyBytes(dim);
+  }
+  AmxProducts<AmxScores> products;
+  ScoreAmxColumns(queries, rows, dim, columns.count, columns.index, codes, scores, &products);
+  products.End();
 }
 
-/// out[q] += weights * values of one group of tokens, for `panels` panels of V whose tiles are
-/// `panel_stride` bytes apart.
-inline void WeighAmxGroup(const FixedWeights& weights, uint32_t group, uint32_t queries,
-                          const int8_t* codes, size_t panel_stride, uint32_t panels, float* out,
-                          size_t out_stride) {
-  alignas(64) int8_t high[kAmxQueriesMax * kAmxTerms];
-  alignas(64) int8_t low[kAmxQueriesMax * kAmxTerms];
-  for (uint32_t q = 0; q < queries; ++q) {
-    SplitNumbers(weights.codes + q * kSplitTokens + group * kGroupTokens, high + q * kAmxTerms,
-                 low + q * kAmxTerms);
-  }
-  const AmxFactors factors = {high, low, kAmxTerms};
-  AmxSums sums;
-  const auto weigh = [&]<int kTiles>(uint32_t panel) QUIRE_INLINE {
-    const int8_t* of_panel[kTiles];
-    for (int i = 0; i < kTiles; ++i) of_panel[i] = codes + (panel + i) * panel_stride;
-    MultiplyAmx<kTiles>(factors, of_panel, 1, &sums);
-    for (uint32_t q = 0; q < queries; ++q) {
-      const float unit = weights.units[q * FixedWeights::kGroups + group];
+/// Weighted values of one group of tokens for neighbouring panels, which join `out`.
+struct AmxValues {
+  template <int kTiles>
+  HWY_INLINE void Write(const AmxSums& sums) const {
+    for (size_t q = 0; q < queries; ++q) {
       QUIRE_UNROLL
-      for (int i = 0; i < kTiles; ++i) {
+      for (size_t i = 0; i < kTiles; ++i) {
         const SumVec sum = sums.Of(i, q);
-        AddGroup(&sum, unit, out + q * out_stride + (panel + i) * kPanelDims);
+        AddGroup(&sum, units[q * FixedWeights::kGroups], out + q * out_stride + i * kPanelDims);
       }
     }
-  };
-  uint32_t panel = 0;
-  for (; panel + kAmxTogether <= panels; panel += kAmxTogether) {
-    weigh.template operator()<kAmxTogether>(panel);
   }
-  if (panel < panels) weigh.template operator()<1>(panel);
+
+  uint32_t tiles = 0;
+  uint32_t queries = 0;
+  const float* units = nullptr;  // of the group
+  float* out = nullptr;
+  size_t out_stride = 0;
+};
+
+/// out[q] += weights * values of one group of tokens, for `panels` panels of V, a tile each at
+/// `codes`. `bytes` has room for kAmxWeightBytes, until the products have ended.
+inline constexpr size_t kAmxWeightBytes = 2 * kAmxQueriesMax * kAmxTerms;
+inline void WeighAmxGroup(const FixedWeights& weights, uint32_t group, uint32_t queries,
+                          const int8_t* codes, uint32_t panels, float* out, size_t out_stride,
+                          int8_t* bytes, AmxProducts<AmxValues>* products) {
+  const AmxFactors factors = {bytes, bytes + queries * kAmxTerms, kAmxTerms};
+  for (uint32_t q = 0; q < queries; ++q) {
+    SplitNumbers(weights.codes + q * kSplitTokens + group * kGroupTokens, bytes + q * kAmxTerms,
+                 bytes + (queries + q) * kAmxTerms);
+  }
+  for (uint32_t panel = 0; panel < panels; panel += kAmxTogether) {
+    const uint32_t count = std::min<uint32_t>(kAmxTogether, panels - panel);
+    const int8_t* of_panel[kAmxTogether];
+    for (uint32_t i = 0; i < count; ++i) of_panel[i] = codes + (panel + i) * kAmxTileBytes;
+    products->Take(factors, of_panel, 1,
+                   {count, queries, weights.units + group, out + panel * kPanelDims, out_stride});
+  }
 }
 
 /// As WeighIntegerTile.
@@ -393,10 +469,13 @@ inline void WeighAmxTile(const FixedWeights& weights, uint32_t rows, const int16
                          float* out, size_t out_stride, AmxTiles* tiles) {
   tiles->Use(rows);
   const auto* const codes = reinterpret_cast<const int8_t*>(panels);
+  alignas(64) int8_t bytes[kAmxWeightBytes];
+  AmxProducts<AmxValues> products;
   for (uint32_t g = first_group; g < groups_end; ++g) {
-    WeighAmxGroup(weights, g, rows, codes + g * kAmxTileBytes, kAmxValueBytes, panel_count, out,
-                  out_stride);
+    WeighAmxGroup(weights, g, rows, codes + g * AmxGroupBytes(out_stride), panel_count, out,
+                  out_stride, bytes, &products);
   }
+  products.End();
 }
 
 /// As StreamIntegerScores.
@@ -405,7 +484,11 @@ void StreamAmxScores(const FixedQueries& queries, const StreamView& key, const S
                      const Columns& columns, float* scores, AmxTiles* tiles) {
   const uint32_t streams = std::max(kStreams, key.block_columns);
   const GroupSlices slices(key.group, kAmxQueriesMax);
+  const size_t key_bytes = AmxKeyBytes(key.dim);
   alignas(64) int8_t expanded[kStreams * AmxKeyBytes(kDimMax)];
+  int8_t* to[kStreams];
+  for (uint32_t i = 0; i < kStreams; ++i) to[i] = expanded + i * key_bytes;
+  AmxProducts<AmxScores> products;
   for (uint32_t first = 0; first < columns.count; first += streams) {
     const uint32_t all = std::min(streams, columns.count - first);
     for (uint32_t head = 0; head < key.heads; ++head) {
@@ -415,25 +498,32 @@ void StreamAmxScores(const FixedQueries& queries, const StreamView& key, const S
       FetchKeyScales(key, columns, first, all, head);
       for (uint32_t some = 0; some < all; some += kStreams) {
         const uint32_t count = std::min(kStreams, all - some);
-        for (uint32_t i = 0; i < count; ++i) {
-          const std::byte* const codes = columns.key[first + some + i] + offset;
-          ExpandAmxKeyColumn<kCodec>(codes, key.dim, expanded + i * AmxKeyBytes(key.dim),
-                                     [&](size_t at) QUIRE_INLINE {
-                                       FetchFar(ahead[some + i] + at);
-                                       FetchNear(codes + key.head_stride_bytes + at);
-                                     });
+        const std::byte* codes[kStreams];
+        for (uint32_t i = 0; i < count; ++i) codes[i] = columns.key[first + some + i] + offset;
+        const auto expand = [&]<int kColumns>(uint32_t i) QUIRE_INLINE {
+          ExpandAmxKeys<kCodec, kColumns>(codes + i, key.dim, to + i,
+                                          [&](int run, size_t at) QUIRE_INLINE {
+                                            FetchFar(ahead[some + i + run] + at);
+                                            FetchNear(codes[i + run] + key.head_stride_bytes + at);
+                                          });
+        };
+        if (count == kStreams) {
+          expand.template operator()<kStreams>(0);
+        } else {
+          for (uint32_t i = 0; i < count; ++i) expand.template operator()<1>(i);
         }
         uint32_t q = head * key.group;
         for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
+          if (slices.size(slice) != tiles->queries()) products.End();
           tiles->Use(slices.size(slice));
-          ScoreAmxColumns(
-              queries.From(q), slices.size(slice), key.dim, count, columns.index + first + some,
-              [&](uint32_t i) { return expanded + i * AmxKeyBytes(key.dim); },
-              scores + size_t{q} * kSplitTokens);
+          ScoreAmxColumns(queries.From(q), slices.size(slice), key.dim, count,
+                          columns.index + first + some, to, scores + size_t{q} * kSplitTokens,
+                          &products);
         }
       }
     }
   }
+  products.End();
 }
 
 /// As StreamIntegerValues.
@@ -441,44 +531,51 @@ template <Codec kCodec>
 void StreamAmxValues(const Columns& columns, const StreamView& key, const StreamView& view,
                      const Columns* next, const FixedWeights& weights, float* out,
                      size_t out_stride, AmxTiles* tiles) {
-  constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
   constexpr size_t kPanels = kValuesPerCode<kCodec>;
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   const GroupSlices slices(view.group, kAmxQueriesMax);
   const auto panel_count = static_cast<uint32_t>(out_stride / kPanelDims);
   // Of missing columns it holds anything: their weights are zero.
-  alignas(64) int8_t expanded[RoundUp(kDimMax, 2 * kPanelDims) * kGroupTokens];
+  alignas(64) int8_t expanded[AmxGroupBytes(kDimMax)];
+  alignas(64) int8_t bytes[kAmxWeightBytes];
+  AmxProducts<AmxValues> products;
   uint32_t end = 0;
   for (uint32_t c = 0; c < columns.count; c = end) {
     const uint32_t group = columns.index[c] / kColumnsPerGroup;
     while (end < columns.count && columns.index[end] / kColumnsPerGroup == group) ++end;
     for (uint32_t head = 0; head < view.heads; ++head) {
+      const size_t offset = head * view.head_stride_bytes;
+      const std::byte* ahead[kColumnsPerGroup];
       for (uint32_t i = c; i < end; ++i) {
-        const std::byte* codes = columns.value[i] + head * view.head_stride_bytes;
-        const std::byte* ahead = ValueAhead(columns, i, head, key, view, c, end - c, next);
-        const std::byte* then = i + 1 < end
-                                    ? columns.value[i + 1] + head * view.head_stride_bytes
-                                    : columns.value[c] + (head + 1) * view.head_stride_bytes;
-        int8_t* to = expanded + columns.index[i] % kColumnsPerGroup * kAmxTileBytes / 4;
-        for (size_t d = 0; d < view.dim; d += kPanels * kPanelDims) {
-          ExpandAmxValueTile<kCodec>(codes, to, kAmxTileBytes, [&](size_t at) QUIRE_INLINE {
-            FetchFar(ahead + at);
-            FetchNear(then + at);
-          });
-          to += kPanels * kAmxTileBytes;
-          codes += kBytes;
-          ahead += kBytes;
-          then += kBytes;
+        ahead[i - c] = ValueAhead(columns, i, head, key, view, c, end - c, next);
+      }
+      size_t at = 0;
+      int8_t* to = expanded;
+      for (size_t d = 0; d < view.dim; d += kPanels * kPanelDims) {
+        for (uint32_t i = c; i < end; ++i) {
+          const std::byte* const then = i + 1 < end
+                                            ? columns.value[i + 1] + offset
+                                            : columns.value[c] + offset + view.head_stride_bytes;
+          ExpandAmxValueTile<kCodec>(columns.value[i] + offset + at,
+                                     to + AmxColumnAt(columns.index[i]),
+                                     [&](int, size_t line) QUIRE_INLINE {
+                                       FetchFar(ahead[i - c] + at + line);
+                                       FetchNear(then + at + line);
+                                     });
         }
+        to += kPanels * kAmxTileBytes;
+        at += kBytes;
       }
       uint32_t q = head * view.group;
       for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
+        if (slices.size(slice) != tiles->queries()) products.End();
         tiles->Use(slices.size(slice));
-        WeighAmxGroup(weights.From(q), group, slices.size(slice), expanded, kAmxTileBytes,
-                      panel_count, out + size_t{q} * out_stride, out_stride);
+        WeighAmxGroup(weights.From(q), group, slices.size(slice), expanded, panel_count,
+                      out + size_t{q} * out_stride, out_stride, bytes, &products);
       }
     }
   }
+  products.End();
 }
 
 }  // namespace quire::attention::HWY_NAMESPACE

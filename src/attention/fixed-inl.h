@@ -114,7 +114,6 @@ void FixWeights(const VisibleTokens& visible, const SeenColumns& seen, const Hea
   const Tag d;
   const IntTag di;
   constexpr uint32_t kGroups = kSplitTokens / kGroupTokens;
-  constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
   constexpr uint32_t kAllOfGroup = (1u << kColumnsPerGroup) - 1;
   alignas(64) float scaled[kSplitTokens];
   Vec of_mids[kVecsPerColumn];

@@ -322,7 +322,6 @@ template <Codec kCodec>
 void StreamIntegerValues(const Columns& columns, const StreamView& key, const StreamView& view,
                          const Columns* next, const FixedWeights& weights, float* out,
                          size_t out_stride, AmxTiles*) {
-  constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
   constexpr size_t kChannels = kValuesPerCode<kCodec> * kPanelDims;
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   constexpr uint32_t kSlice = kValueSlice<kCodec>;

@@ -614,7 +614,6 @@ class ItemRun {
     for (uint32_t r = 0; r < rows; ++r) {
       FixWeightsOf(q + r, form, SeenColumns(visible[r], columns), scales, visible[r]);
     }
-    constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
     form.integer_value.weigh_tile(Weights().From(q), rows, scratch_.value_pairs,
                                   static_cast<uint32_t>(out_stride_ / kPanelDims),
                                   columns.index[0] / kColumnsPerGroup,

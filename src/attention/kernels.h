@@ -19,6 +19,7 @@ namespace quire::attention {
 /// value of each of the sixteen partial sums.
 inline constexpr uint32_t kColumnTokens = 16;
 inline constexpr uint32_t kColumnsPerSplit = kSplitTokens / kColumnTokens;
+inline constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
 /// Channels per panel of expanded V; state rows are padded to it.
 inline constexpr uint32_t kPanelDims = 16;
 /// Query vectors (rows times heads of a group) an item of several rows aims at: large enough to
