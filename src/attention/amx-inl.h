@@ -5,6 +5,7 @@
 //
 // A row of a tile has four terms of each lane. They stand in the order 0, 2, 1, 3, in which two
 // pairs of 16-bit numbers become bytes without a permutation; the other factor has the same order.
+#include "attention/ahead-inl.h"
 #include "attention/integer_decode-inl.h"
 #include "attention/prefill-inl.h"
 #include "hwy/highway.h"
@@ -33,8 +34,7 @@ inline constexpr size_t kAmxTileBytes = kAmxRows * kAmxRowBytes;
 /// Terms of a tile: a group of tokens of V is one.
 inline constexpr size_t kAmxTerms = kAmxRows * kAmxQuad;
 static_assert(kAmxTerms == kGroupTokens);
-/// Query vectors of a tile at most.
-inline constexpr uint32_t kAmxQueriesMax = kAmxRows;
+static_assert(kAmxQueriesMax == kAmxRows);
 
 // Which tile is what: sums of two tiles of codes, each with the high and with the low bytes; the
 // bytes of queries or weights; codes.
@@ -374,17 +374,31 @@ class AmxProducts {
   uint32_t next_ = 0;
 };
 
+/// What is fetched with each query vector that is written.
+struct FetchShare {
+  HWY_INLINE void Fetch() const {
+    if (lines != 0) ahead->Fetch(lines);
+  }
+
+  LinesAhead* ahead = nullptr;
+  uint32_t lines = 0;
+};
+
 /// Scores of expanded columns, without the scales.
 struct AmxScores {
   template <int kTiles>
   HWY_INLINE void Write(const AmxSums& sums) const {
     const hn::RebindToFloat<SumTag> df;
-    for (size_t q = 0; q < queries; ++q) {
-      const auto unit = hn::Set(df, units[q]);
+    const size_t count = queries;
+    const float* const unit_of = units;
+    float* rows[kTiles];
+    std::copy_n(to, kTiles, rows);
+    for (size_t q = 0; q < count; ++q) {
+      ahead.Fetch();
+      const auto unit = hn::Set(df, unit_of[q]);
       QUIRE_UNROLL
-      for (size_t i = 0; i < kTiles; ++i) {
-        const auto sum = hn::ConvertTo(df, sums.Of(i, q));
-        hn::Store(hn::Mul(sum, unit), df, to[i] + q * kSplitTokens);
+      for (size_t i = 0; i < kTiles; ++i, rows[i - 1] += kSplitTokens) {
+        hn::Store(hn::Mul(hn::ConvertTo(df, sums.Of(i, q)), unit), df, rows[i]);
       }
     }
   }
@@ -393,12 +407,14 @@ struct AmxScores {
   uint32_t queries = 0;
   const float* units = nullptr;
   float* to[kAmxTogether] = {};  // of the first query vector
+  FetchShare ahead;
 };
 
 /// Scores of `queries` query vectors and so many columns of K at `codes`.
 HWY_INLINE void ScoreAmxColumns(const FixedQueries& of, uint32_t queries, size_t dim,
                                 uint32_t count, const uint32_t* index, const int8_t* const* codes,
-                                float* scores, AmxProducts<AmxScores>* products) {
+                                float* scores, const FetchShare& ahead,
+                                AmxProducts<AmxScores>* products) {
   const auto* const high = reinterpret_cast<const int8_t*>(of.codes);
   const AmxFactors factors = {high, high + queries * of.stride, of.stride};
   for (uint32_t c = 0; c < count; c += kAmxTogether) {
@@ -406,6 +422,7 @@ HWY_INLINE void ScoreAmxColumns(const FixedQueries& of, uint32_t queries, size_t
     for (uint32_t i = 0; i < output.tiles; ++i) {
       output.to[i] = scores + index[c + i] * kColumnTokens;
     }
+    output.ahead = ahead;
     products->Take(factors, codes + c, DivUp(dim, kAmxTerms), output);
   }
 }
@@ -419,7 +436,7 @@ inline void ScoreAmxTile(const FixedQueries& queries, uint32_t rows, const int16
     codes[c] = reinterpret_cast<const int8_t*>(panels) + columns.index[c] * AmxKeyBytes(dim);
   }
   AmxProducts<AmxScores> products;
-  ScoreAmxColumns(queries, rows, dim, columns.count, columns.index, codes, scores, &products);
+  ScoreAmxColumns(queries, rows, dim, columns.count, columns.index, codes, scores, {}, &products);
   products.End();
 }
 
@@ -427,11 +444,19 @@ inline void ScoreAmxTile(const FixedQueries& queries, uint32_t rows, const int16
 struct AmxValues {
   template <int kTiles>
   HWY_INLINE void Write(const AmxSums& sums) const {
-    for (size_t q = 0; q < queries; ++q) {
+    const hn::RebindToFloat<SumTag> df;
+    const size_t count = queries;
+    const size_t stride = out_stride;
+    const float* const unit_of = units;
+    float* row = out;
+    for (size_t q = 0; q < count; ++q, row += stride) {
+      ahead.Fetch();
+      const auto unit = hn::Set(df, unit_of[q * FixedWeights::kGroups]);
       QUIRE_UNROLL
       for (size_t i = 0; i < kTiles; ++i) {
-        const SumVec sum = sums.Of(i, q);
-        AddGroup(&sum, units[q * FixedWeights::kGroups], out + q * out_stride + i * kPanelDims);
+        float* const channels = row + i * kPanelDims;
+        const auto sum = hn::ConvertTo(df, sums.Of(i, q));
+        hn::Store(hn::MulAdd(sum, unit, hn::Load(df, channels)), df, channels);
       }
     }
   }
@@ -441,6 +466,7 @@ struct AmxValues {
   const float* units = nullptr;  // of the group
   float* out = nullptr;
   size_t out_stride = 0;
+  FetchShare ahead;
 };
 
 /// out[q] += weights * values of one group of tokens, for `panels` panels of V, a tile each at
@@ -448,7 +474,8 @@ struct AmxValues {
 inline constexpr size_t kAmxWeightBytes = 2 * kAmxQueriesMax * kAmxTerms;
 inline void WeighAmxGroup(const FixedWeights& weights, uint32_t group, uint32_t queries,
                           const int8_t* codes, uint32_t panels, float* out, size_t out_stride,
-                          int8_t* bytes, AmxProducts<AmxValues>* products) {
+                          int8_t* bytes, const FetchShare& ahead,
+                          AmxProducts<AmxValues>* products) {
   const AmxFactors factors = {bytes, bytes + queries * kAmxTerms, kAmxTerms};
   for (uint32_t q = 0; q < queries; ++q) {
     SplitNumbers(weights.codes + q * kSplitTokens + group * kGroupTokens, bytes + q * kAmxTerms,
@@ -458,8 +485,9 @@ inline void WeighAmxGroup(const FixedWeights& weights, uint32_t group, uint32_t 
     const uint32_t count = std::min<uint32_t>(kAmxTogether, panels - panel);
     const int8_t* of_panel[kAmxTogether];
     for (uint32_t i = 0; i < count; ++i) of_panel[i] = codes + (panel + i) * kAmxTileBytes;
-    products->Take(factors, of_panel, 1,
-                   {count, queries, weights.units + group, out + panel * kPanelDims, out_stride});
+    products->Take(
+        factors, of_panel, 1,
+        {count, queries, weights.units + group, out + panel * kPanelDims, out_stride, ahead});
   }
 }
 
@@ -473,39 +501,43 @@ inline void WeighAmxTile(const FixedWeights& weights, uint32_t rows, const int16
   AmxProducts<AmxValues> products;
   for (uint32_t g = first_group; g < groups_end; ++g) {
     WeighAmxGroup(weights, g, rows, codes + g * AmxGroupBytes(out_stride), panel_count, out,
-                  out_stride, bytes, &products);
+                  out_stride, bytes, {}, &products);
   }
   products.End();
 }
 
+/// One part of `parts` of the lines, shared out over so many products of `queries` query vectors.
+inline FetchShare ShareOf(LinesAhead* ahead, uint32_t parts, uint32_t products, uint32_t queries) {
+  return {ahead, DivUp(ahead->lines() / parts, std::max(1u, products * queries))};
+}
+
 /// As StreamIntegerScores.
 template <Codec kCodec>
-void StreamAmxScores(const FixedQueries& queries, const StreamView& key, const StreamView& value,
-                     const Columns& columns, float* scores, AmxTiles* tiles) {
+void StreamAmxScores(const FixedQueries& queries, const StreamView& key, const StreamView&,
+                     const Columns& columns, float* scores, AmxTiles* tiles, LinesAhead* ahead) {
   const uint32_t streams = std::max(kStreams, key.block_columns);
   const GroupSlices slices(key.group, kAmxQueriesMax);
-  const size_t key_bytes = AmxKeyBytes(key.dim);
+  const FetchShare share =
+      ShareOf(ahead, 4, DivUp(columns.count, kAmxTogether) * key.heads, key.group);
   alignas(64) int8_t expanded[kStreams * AmxKeyBytes(kDimMax)];
   int8_t* to[kStreams];
-  for (uint32_t i = 0; i < kStreams; ++i) to[i] = expanded + i * key_bytes;
+  for (uint32_t i = 0; i < kStreams; ++i) to[i] = expanded + i * AmxKeyBytes(key.dim);
   AmxProducts<AmxScores> products;
   for (uint32_t first = 0; first < columns.count; first += streams) {
-    const uint32_t all = std::min(streams, columns.count - first);
+    const uint32_t end = std::min(first + streams, columns.count);
     for (uint32_t head = 0; head < key.heads; ++head) {
-      const size_t offset = head * key.head_stride_bytes;
-      const std::byte* ahead[kColumnsPerSplit];
-      PlanesAhead(key, value, columns, first, all, head, ahead);
-      FetchKeyScales(key, columns, first, all, head);
-      for (uint32_t some = 0; some < all; some += kStreams) {
-        const uint32_t count = std::min(kStreams, all - some);
+      FetchKeyScales(key, columns, first, end - first, head);
+      for (uint32_t c = first; c < end; c += kStreams) {
+        const uint32_t count = std::min(kStreams, end - c);
         const std::byte* codes[kStreams];
-        for (uint32_t i = 0; i < count; ++i) codes[i] = columns.key[first + some + i] + offset;
+        for (uint32_t i = 0; i < count; ++i) {
+          codes[i] = columns.key[c + i] + head * key.head_stride_bytes;
+        }
         const auto expand = [&]<int kColumns>(uint32_t i) QUIRE_INLINE {
-          ExpandAmxKeys<kCodec, kColumns>(codes + i, key.dim, to + i,
-                                          [&](int run, size_t at) QUIRE_INLINE {
-                                            FetchFar(ahead[some + i + run] + at);
-                                            FetchNear(codes[i + run] + key.head_stride_bytes + at);
-                                          });
+          ExpandAmxKeys<kCodec, kColumns>(
+              codes + i, key.dim, to + i, [&](int column, size_t at) QUIRE_INLINE {
+                FetchNear(codes[i + column] + key.head_stride_bytes + at);
+              });
         };
         if (count == kStreams) {
           expand.template operator()<kStreams>(0);
@@ -514,11 +546,9 @@ void StreamAmxScores(const FixedQueries& queries, const StreamView& key, const S
         }
         uint32_t q = head * key.group;
         for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
-          if (slices.size(slice) != tiles->queries()) products.End();
           tiles->Use(slices.size(slice));
-          ScoreAmxColumns(queries.From(q), slices.size(slice), key.dim, count,
-                          columns.index + first + some, to, scores + size_t{q} * kSplitTokens,
-                          &products);
+          ScoreAmxColumns(queries.From(q), slices.size(slice), key.dim, count, columns.index + c,
+                          to, scores + size_t{q} * kSplitTokens, share, &products);
         }
       }
     }
@@ -528,13 +558,16 @@ void StreamAmxScores(const FixedQueries& queries, const StreamView& key, const S
 
 /// As StreamIntegerValues.
 template <Codec kCodec>
-void StreamAmxValues(const Columns& columns, const StreamView& key, const StreamView& view,
-                     const Columns* next, const FixedWeights& weights, float* out,
-                     size_t out_stride, AmxTiles* tiles) {
+void StreamAmxValues(const Columns& columns, const StreamView&, const StreamView& view,
+                     const Columns*, const FixedWeights& weights, float* out, size_t out_stride,
+                     AmxTiles* tiles, LinesAhead* ahead) {
   constexpr size_t kPanels = kValuesPerCode<kCodec>;
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   const GroupSlices slices(view.group, kAmxQueriesMax);
-  const auto panel_count = static_cast<uint32_t>(out_stride / kPanelDims);
+  const auto panels = static_cast<uint32_t>(out_stride / kPanelDims);
+  const uint32_t groups = DivUp(columns.count, kColumnsPerGroup);
+  const FetchShare share =
+      ShareOf(ahead, 2, groups * view.heads * DivUp(panels, kAmxTogether), view.group);
   // Of missing columns it holds anything: their weights are zero.
   alignas(64) int8_t expanded[AmxGroupBytes(kDimMax)];
   alignas(64) int8_t bytes[kAmxWeightBytes];
@@ -544,34 +577,24 @@ void StreamAmxValues(const Columns& columns, const StreamView& key, const Stream
     const uint32_t group = columns.index[c] / kColumnsPerGroup;
     while (end < columns.count && columns.index[end] / kColumnsPerGroup == group) ++end;
     for (uint32_t head = 0; head < view.heads; ++head) {
-      const size_t offset = head * view.head_stride_bytes;
-      const std::byte* ahead[kColumnsPerGroup];
-      for (uint32_t i = c; i < end; ++i) {
-        ahead[i - c] = ValueAhead(columns, i, head, key, view, c, end - c, next);
-      }
-      size_t at = 0;
+      size_t at = head * view.head_stride_bytes;
       int8_t* to = expanded;
       for (size_t d = 0; d < view.dim; d += kPanels * kPanelDims) {
         for (uint32_t i = c; i < end; ++i) {
-          const std::byte* const then = i + 1 < end
-                                            ? columns.value[i + 1] + offset
-                                            : columns.value[c] + offset + view.head_stride_bytes;
-          ExpandAmxValueTile<kCodec>(columns.value[i] + offset + at,
-                                     to + AmxColumnAt(columns.index[i]),
-                                     [&](int, size_t line) QUIRE_INLINE {
-                                       FetchFar(ahead[i - c] + at + line);
-                                       FetchNear(then + at + line);
-                                     });
+          const std::byte* const then =
+              i + 1 < end ? columns.value[i + 1] : columns.value[c] + view.head_stride_bytes;
+          ExpandAmxValueTile<kCodec>(columns.value[i] + at, to + AmxColumnAt(columns.index[i]),
+                                     [&](int, size_t line)
+                                         QUIRE_INLINE { FetchNear(then + at + line); });
         }
         to += kPanels * kAmxTileBytes;
         at += kBytes;
       }
       uint32_t q = head * view.group;
       for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
-        if (slices.size(slice) != tiles->queries()) products.End();
         tiles->Use(slices.size(slice));
-        WeighAmxGroup(weights.From(q), group, slices.size(slice), expanded, panel_count,
-                      out + size_t{q} * out_stride, out_stride, bytes, &products);
+        WeighAmxGroup(weights.From(q), group, slices.size(slice), expanded, panels,
+                      out + size_t{q} * out_stride, out_stride, bytes, share, &products);
       }
     }
   }

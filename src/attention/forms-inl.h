@@ -66,9 +66,9 @@ struct IntegerFunctions {
   void (*fix_queries)(const float*, size_t, size_t, size_t, const IntegerValues&, int16_t*, float*,
                       int32_t*) = nullptr;
   void (*stream_scores)(const FixedQueries&, const StreamView&, const StreamView&, const Columns&,
-                        float*, AmxTiles*) = nullptr;
+                        float*, AmxTiles*, LinesAhead*) = nullptr;
   void (*stream_values)(const Columns&, const StreamView&, const StreamView&, const Columns*,
-                        const FixedWeights&, float*, size_t, AmxTiles*) = nullptr;
+                        const FixedWeights&, float*, size_t, AmxTiles*, LinesAhead*) = nullptr;
   void (*expand_key)(const std::byte*, size_t, uint32_t, int16_t*) = nullptr;
   void (*expand_value)(const std::byte*, size_t, uint32_t, int16_t*) = nullptr;
   void (*score_tile)(const FixedQueries&, uint32_t, const int16_t*, size_t, const Columns&, float*,

@@ -1,7 +1,7 @@
 // Single rows over integer codes: columns of K and tiles of V are taken together as far as
 // registers allow, so that they share their factors. Planes are fetched some planes before they are
 // needed (decode-inl.h says why).
-#include "attention/decode-inl.h"
+#include "attention/ahead-inl.h"
 #include "attention/integer-inl.h"
 #include "hwy/highway.h"
 
@@ -27,9 +27,10 @@ template <Codec kCodec>
 inline constexpr uint32_t kValueSlice =
     kTilesPerVec == 2 ? 8 / kValuesPerCode<kCodec> : kSliceQueries;
 
-/// Matrix tiles, where there are some (amx-inl.h), and from how many query vectors of a KV head on
-/// rows that stream use them.
+/// Matrix tiles, where there are some (amx-inl.h); how many query vectors they take at most, and
+/// from how many of a KV head on rows that stream use them.
 class AmxTiles;
+inline constexpr uint32_t kAmxQueriesMax = 16;
 inline constexpr uint32_t kAmxQueriesMin = 3;
 
 /// Query vectors in fixed point.
@@ -171,8 +172,8 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
 /// scores[q][column] for every query vector q of the item and every column, without the scales.
 template <Codec kCodec>
 void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
-                         const StreamView& value, const Columns& columns, float* scores,
-                         AmxTiles*) {
+                         const StreamView& value, const Columns& columns, float* scores, AmxTiles*,
+                         LinesAhead*) {
   const uint32_t streams = std::max(kStreams, key.block_columns);
   constexpr uint32_t kSlice = kKeySlice<kCodec>;
   const GroupSlices slices(key.group, kSlice);
@@ -321,7 +322,7 @@ HWY_INLINE void WeighTiles(const IntegerGroup& group, size_t offset_bytes, size_
 template <Codec kCodec>
 void StreamIntegerValues(const Columns& columns, const StreamView& key, const StreamView& view,
                          const Columns* next, const FixedWeights& weights, float* out,
-                         size_t out_stride, AmxTiles*) {
+                         size_t out_stride, AmxTiles*, LinesAhead*) {
   constexpr size_t kChannels = kValuesPerCode<kCodec> * kPanelDims;
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   constexpr uint32_t kSlice = kValueSlice<kCodec>;

@@ -22,6 +22,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
+static_assert(kTileRows <= kAmxQueriesMax);
+
 /// The slots of one sequence in one form; null where an item reads none.
 struct SlotRow {
   SlotRow(const Item& item, const BlockTable& table)
@@ -119,11 +121,15 @@ class ItemRun {
     return size_t{head} * queries_per_head_ + size_t{row} * group_;
   }
 
+  /// Query vectors of the tile that begins with `query`.
+  uint32_t RowsFrom(uint32_t query) const {
+    const uint32_t left = queries_ - query;
+    return amx_ != nullptr ? std::min(left, kAmxQueriesMax) : TileRowsFor(left);
+  }
+
   void FixQueries() {
     if (!item_.streams()) {
-      for (uint32_t q = 0; q < queries_; q += TileRowsFor(queries_ - q)) {
-        FixSlice(q, TileRowsFor(queries_ - q));
-      }
+      for (uint32_t q = 0; q < queries_; q += RowsFrom(q)) FixSlice(q, RowsFrom(q));
       return;
     }
     const GroupSlices slices(queries_per_head_, forms_[0].integer_key.key_slice);
@@ -311,13 +317,16 @@ class ItemRun {
   }
 
   void Stream(const SplitView& view, const Columns* next) const {
+    LinesAhead ahead;
+    const StreamView views[2] = {ViewOf(shape_.key), ViewOf(shape_.value)};
+    if (amx_ != nullptr) ahead.Start(views[0], views[1], view.forms[0], next);
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
       const Columns& columns = view.forms[f];
       if (columns.count == 0) continue;
       if (form.has_integer_keys()) {
         form.integer_key.stream_scores(Queries(), ViewOf(form.key), ViewOf(form.value), columns,
-                                       scratch_.scores, amx_);
+                                       scratch_.scores, amx_, &ahead);
       } else {
         form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
                                   scratch_.scores);
@@ -326,14 +335,14 @@ class ItemRun {
     const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
     ClearSums();
     FetchValueScales(view, 0);
-    for (uint32_t head = 0; head < item_.heads; ++head) WeighHead(view, visible, head);
+    for (uint32_t head = 0; head < item_.heads; ++head) WeighHead(view, visible, head, &ahead);
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
       const Columns& columns = view.forms[f];
       if (columns.count == 0) continue;
       if (form.has_integer_values()) {
         form.integer_value.stream_values(columns, ViewOf(form.key), ViewOf(form.value), next,
-                                         Weights(), scratch_.split.out, out_stride_, amx_);
+                                         Weights(), scratch_.split.out, out_stride_, amx_, &ahead);
         continue;
       }
       ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
@@ -346,7 +355,10 @@ class ItemRun {
 
   /// Products of one head's queries and keys to the weights of its values. Head by head, because
   /// the scores of all heads do not fit the first-level cache.
-  void WeighHead(const SplitView& view, const VisibleTokens& visible, uint32_t head) const {
+  void WeighHead(const SplitView& view, const VisibleTokens& visible, uint32_t head,
+                 LinesAhead* ahead) const {
+    constexpr uint32_t kTurns = 3;  // through the query vectors, below
+    const uint32_t lines = DivUp(ahead->lines() / 4, kTurns * queries_);
     if (head + 1 < item_.heads) FetchValueScales(view, head + 1);
     const uint32_t begin = head * queries_per_head_;
     const uint32_t end = begin + queries_per_head_;
@@ -362,9 +374,13 @@ class ItemRun {
       if (shape_.alibi_slopes != nullptr) AddDistances(view.split, columns, begin, end - begin);
     }
     const States& split = scratch_.split;
-    for (uint32_t q = begin; q < end; ++q) split.max[q] = MaxScore(visible, Scores(q));
+    for (uint32_t q = begin; q < end; ++q) {
+      split.max[q] = MaxScore(visible, Scores(q));
+      ahead->Fetch(lines);
+    }
     for (uint32_t q = begin; q < end; ++q) {
       split.sum[q] = WeighScores(visible, split.max[q], Scores(q));
+      ahead->Fetch(lines);
     }
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
@@ -373,6 +389,7 @@ class ItemRun {
       LoadScales(form.value, columns, columns.value_scale, head, &scales);
       const SeenColumns seen(visible, columns);
       for (uint32_t q = begin; q < end; ++q) {
+        ahead->Fetch(lines);
         if (form.has_integer_values()) {
           FixWeightsOf(q, form, seen, scales, visible);
         } else {
@@ -485,7 +502,7 @@ class ItemRun {
     ClearSums();
     uint32_t rows = 0;
     for (uint32_t q = 0; q < queries_; q += rows) {
-      rows = TileRowsFor(queries_ - q);
+      rows = RowsFrom(q);
       if (next != nullptr) FetchShare(*next, q, q + rows);
       for (int f = 0; f < 2; ++f) {
         if (forms_[f].has_integer_keys()) {
@@ -566,8 +583,8 @@ class ItemRun {
   /// any vector's range, all tokens are seen by the same vectors: if that is all vectors they take
   /// the register tile, else they are computed one by one.
   void WeighTile(uint32_t q, uint32_t rows, const SplitView& view, const HeadScales* scales) const {
-    VisibleTokens visible[kTileRows];
-    uint32_t ends[4 * kTileRows];
+    VisibleTokens visible[kAmxQueriesMax];
+    uint32_t ends[4 * kAmxQueriesMax];
     uint32_t end_count = 0;
     for (uint32_t r = 0; r < rows; ++r) {
       visible[r] = VisibleTo(q + r, view.split);

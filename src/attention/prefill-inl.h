@@ -167,10 +167,12 @@ template <bool kFromZero>
 void OuterRows(uint32_t rows, const float* left, size_t left_stride, const float* right,
                size_t panel_stride, uint32_t panels, size_t length, float* sums,
                size_t sums_stride) {
-  ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
-    OuterPanels<kRows, kFromZero>(left, left_stride, right, panel_stride, panels, length, sums,
-                                  sums_stride);
-  });
+  for (uint32_t row = 0; row < rows; row += TileRowsFor(rows - row)) {
+    ForTileRows(TileRowsFor(rows - row), [&]<int kRows>() HWY_ATTR {
+      OuterPanels<kRows, kFromZero>(left + row * left_stride, left_stride, right, panel_stride,
+                                    panels, length, sums + row * sums_stride, sums_stride);
+    });
+  }
 }
 
 }  // namespace quire::attention::HWY_NAMESPACE
