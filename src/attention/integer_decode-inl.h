@@ -31,7 +31,7 @@ inline constexpr uint32_t kValueSlice =
 /// from how many of a KV head on rows that stream use them.
 class AmxTiles;
 inline constexpr uint32_t kAmxQueriesMax = 16;
-inline constexpr uint32_t kAmxQueriesMin = 3;
+inline constexpr uint32_t kAmxQueriesMin = 5;
 
 /// Query vectors in fixed point.
 struct FixedQueries {

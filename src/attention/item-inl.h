@@ -82,8 +82,14 @@ class ItemRun {
   }
 
  private:
-  /// Few query vectors use a matrix tile too little.
-  bool PaysForTiles() const { return !item_.streams() || queries_per_head_ >= kAmxQueriesMin; }
+  /// Few query vectors use a matrix tile too little, and codes of pairs take long to expand.
+  bool PaysForTiles() const {
+    if (!item_.streams()) return true;
+    const auto is_slow = [](const StreamLayout& stream) {
+      return codec::InfoOf(stream.codec).layout == codec::CodeLayout::kPairTiles;
+    };
+    return queries_per_head_ >= kAmxQueriesMin && !is_slow(shape_.key) && !is_slow(shape_.value);
+  }
 
   /// docs/numerics.md: q' = q * scale, rotated as K is, its fixed point, and the sum that mids are
   /// multiplied with.
