@@ -31,6 +31,8 @@ class LinesAhead {
 
   /// Of the whole split, fetched or not.
   uint32_t lines() const { return lines_; }
+  /// The share of softmax, which takes the longer the more query vectors there are to a KV head.
+  uint32_t LinesOfSoftmax(uint32_t group) const { return lines_ * group / (group + 24); }
 
   /// Fetches the next `lines`, as far as there are any: of a few planes in turn, because a core
   /// gets more from several pages than from one.

@@ -82,6 +82,9 @@ struct StreamView {
   size_t scale_head_stride_bytes = 0;  // 0: the codec has no scales
 };
 
+/// What is fetched evenly while a split is computed (ahead-inl.h).
+class LinesAhead;
+
 /// Bytes of a code that is no integer.
 constexpr size_t CodeBytes(Codec codec) { return IsIdentity(codec) ? codec::ValueBytes(codec) : 1; }
 
@@ -343,7 +346,7 @@ void StreamScoresInOrder(const float* query, const StreamView& key, const Stream
 /// scores[q][column] for every query vector q of the item and every column.
 template <class Values>
 void StreamScores(const float* query, const StreamView& key, const StreamView& value,
-                  const Columns& columns, float* scores) {
+                  const Columns& columns, float* scores, LinesAhead*) {
   if constexpr (kFetchesAhead) {
     if (key.block_columns == 1 && key.heads % kPlanesAtOnce == 0) {
       StreamScoresInOrder<Values>(query, key, value, columns, scores);

@@ -30,8 +30,12 @@ HWY_INLINE void StoreF16(const std::byte* codes, uint16_t* to) {
 
 /// Where fetching is while codes are widened.
 struct CodesAhead {
-  const std::byte* far = nullptr;  // as many codes that are wanted some planes later
+  const std::byte* far = nullptr;  // as many codes that are wanted some planes later, or null
   size_t near_bytes = 0;           // from codes to those that are widened next
+
+  CodesAhead From(size_t bytes) const {
+    return {far == nullptr ? nullptr : far + bytes, near_bytes};
+  }
 };
 
 /// `count` codes, a multiple of kWidened, one after the other.
@@ -41,7 +45,7 @@ HWY_INLINE void WidenCodes(const std::byte* codes, size_t count, const CodesAhea
   size_t i = 0;
   QUIRE_UNROLL_FEW
   for (; i + kLineBytes <= count; i += kLineBytes) {
-    FetchFar(ahead.far + i);
+    if (ahead.far != nullptr) FetchFar(ahead.far + i);
     FetchNear(codes + ahead.near_bytes + i);
     QUIRE_UNROLL
     for (size_t j = 0; j < kLineBytes; j += kWidened) {
@@ -60,7 +64,7 @@ HWY_INLINE void KeyF16(const std::byte* codes, size_t row_bytes, size_t begin, s
   if (row_bytes == kColumnTokens) {
     const size_t rows = (end - begin) / kRows * kRows;
     WidenCodes<Values>(codes + begin * kColumnTokens, rows * kColumnTokens,
-                       {ahead.far + begin * kColumnTokens, ahead.near_bytes}, to);
+                       ahead.From(begin * kColumnTokens), to);
     i += rows;
     to += rows * kColumnTokens;
   }
@@ -80,7 +84,7 @@ HWY_INLINE void ValueF16(const std::byte* codes, size_t row_bytes, uint32_t toke
   }
   const size_t units = (end - begin) / kWidened * kWidened;
   for (uint32_t t = 0; t < tokens; ++t, codes += row_bytes, to += to_stride) {
-    WidenCodes<Values>(codes + begin, units, {ahead.far + t * row_bytes, ahead.near_bytes}, to);
+    WidenCodes<Values>(codes + begin, units, ahead.From(t * row_bytes), to);
     if (begin + units == end) continue;
     // Beyond the row nothing may be read: +0.
     alignas(32) std::byte last[kWidened] = {};

@@ -1,5 +1,6 @@
 // Single rows over codes of fp8 that are widened to f16 in scratch first, a few planes at a time
 // (f16-inl.h). decode-inl.h says how planes are read.
+#include "attention/ahead-inl.h"
 #include "attention/f16-inl.h"
 #include "attention/weigh-inl.h"
 #include "hwy/highway.h"
@@ -37,10 +38,11 @@ HWY_INLINE Vec LoadPiece(const uint16_t* f16_values, size_t piece) {
                                         piece * kVecLanes * cn::F16Values::kBytes);
 }
 
-/// As ScoreTile, of channels [begin, end) that are in scratch.
+/// As ScoreTile, of channels [begin, end) that are in scratch. Fetches `lines` with every four.
 template <class Values, int kQueries, int kColumns>
 void ScoreF16(const float* query, size_t dim, size_t begin, size_t end, F16Scratch* scratch,
-              size_t first, const uint32_t* index, float* scores) {
+              size_t first, const uint32_t* index, float* scores, LinesAhead* ahead,
+              uint32_t lines) {
   constexpr size_t kPieces = kColumnTokens / kVecLanes;
   const Tag d;
   Vec sum[kQueries][kColumns][kPieces];
@@ -74,6 +76,7 @@ void ScoreF16(const float* query, size_t dim, size_t begin, size_t end, F16Scrat
   const uint16_t* rows = scratch->column(first);
   size_t i = begin;
   for (; i + 4 <= end; i += 4, rows += 4 * kColumnTokens) {
+    ahead->Fetch(lines);
     QUIRE_UNROLL
     for (size_t j = 0; j < 4; ++j) add_channel(rows + j * kColumnTokens, i + j);
   }
@@ -95,8 +98,9 @@ void ScoreF16(const float* query, size_t dim, size_t begin, size_t end, F16Scrat
 /// As StreamScores.
 template <class Values>
 void StreamHalfScores(const float* query, const StreamView& key, const StreamView& value,
-                      const Columns& columns, float* scores) {
+                      const Columns& columns, float* scores, LinesAhead* lines) {
   const GroupSlices slices(key.group);
+  const bool evenly = lines->lines() != 0;
   F16Scratch scratch;
   for (uint32_t c = 0; c < columns.count; c += kScratchColumns) {
     const uint32_t count = std::min(kScratchColumns, columns.count - c);
@@ -109,7 +113,7 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
         const size_t end = std::min(key.dim, begin + kScratchDims);
         for (uint32_t i = 0; i < count; ++i) {
           KeyF16<Values>(columns.key[c + i] + offset, key.row_bytes, begin, end,
-                         {ahead[i], key.head_stride_bytes}, scratch.column(i));
+                         {evenly ? nullptr : ahead[i], key.head_stride_bytes}, scratch.column(i));
         }
         uint32_t q = head * key.group;
         for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
@@ -118,13 +122,16 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
             const float* from = query + q * key.dim;
             const uint32_t* index = columns.index + c;
             float* to = scores + size_t{q} * kSplitTokens;
+            // As many as are read, for the first slice.
+            const uint32_t fetched = slice == 0 ? 1 : 0;
             uint32_t i = 0;
             for (; i + kColumns <= count; i += kColumns) {
               ScoreF16<Values, kQueries, kColumns>(from, key.dim, begin, end, &scratch, i,
-                                                   index + i, to);
+                                                   index + i, to, lines, fetched * kColumns);
             }
             for (; i < count; ++i) {
-              ScoreF16<Values, kQueries, 1>(from, key.dim, begin, end, &scratch, i, index + i, to);
+              ScoreF16<Values, kQueries, 1>(from, key.dim, begin, end, &scratch, i, index + i, to,
+                                            lines, fetched);
             }
           };
           ForSlice(slices.size(slice), score);
@@ -135,9 +142,12 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
 }
 
 /// kVecs vectors of channels of all tokens in scratch, from vector `first` on, sums in registers.
+/// Fetches as many lines as that was, if `ahead` is not null.
 template <int kQueries, int kVecs>
 HWY_INLINE void WeighPieces(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t first,
-                            const float* weights, float* out, size_t out_stride) {
+                            const float* weights, float* out, size_t out_stride,
+                            LinesAhead* ahead) {
+  constexpr uint32_t kVecsOfLine = kLineBytes / kVecLanes;
   const Tag d;
   Vec sum[kQueries][kVecs];
   const uint16_t* piece[kVecs];
@@ -150,6 +160,7 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, size_t row_stride, uint32_t to
     }
   }
   for (uint32_t t = 0; t < tokens; ++t) {
+    if (ahead != nullptr && kVecs >= kVecsOfLine) ahead->Fetch(kVecs / kVecsOfLine);
     Vec w[kQueries];
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) w[h] = hn::Set(d, weights[h * kSplitTokens + t]);
@@ -173,15 +184,15 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, size_t row_stride, uint32_t to
 /// are not used.
 template <int kQueries>
 void WeighF16(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t channels,
-              const float* weights, float* out, size_t out_stride) {
+              const float* weights, float* out, size_t out_stride, LinesAhead* ahead) {
   constexpr int kVecs = static_cast<int>(kTileVecs) / kQueries;
   const size_t pieces = (channels + kVecLanes - 1) / kVecLanes;
   size_t first = 0;
   for (; first + kVecs <= pieces; first += kVecs) {
-    WeighPieces<kQueries, kVecs>(rows, row_stride, tokens, first, weights, out, out_stride);
+    WeighPieces<kQueries, kVecs>(rows, row_stride, tokens, first, weights, out, out_stride, ahead);
   }
   for (; first < pieces; ++first) {
-    WeighPieces<kQueries, 1>(rows, row_stride, tokens, first, weights, out, out_stride);
+    WeighPieces<kQueries, 1>(rows, row_stride, tokens, first, weights, out, out_stride, ahead);
   }
 }
 
@@ -189,8 +200,9 @@ void WeighF16(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t c
 template <class Values>
 void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView& key,
                       const StreamView& view, const Columns* next, const float* weights, float* out,
-                      size_t out_stride) {
+                      size_t out_stride, LinesAhead* lines) {
   const GroupSlices slices(view.group);
+  const bool evenly = lines->lines() != 0;
   const uint32_t planes = run_count * view.heads;
   F16Scratch scratch;
   for (uint32_t p = 0; p < planes; ++p) {
@@ -202,14 +214,15 @@ void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView
       const size_t end = std::min(view.dim, begin + kScratchDims);
       const size_t row_stride = RoundUp(end - begin, kWidened);
       ValueF16<Values>(codes, view.dim, run.tokens, begin, end,
-                       {far + begin, view.head_stride_bytes}, scratch.f16_values, row_stride);
+                       {evenly ? nullptr : far + begin, view.head_stride_bytes}, scratch.f16_values,
+                       row_stride);
       size_t q = size_t{head} * view.group;
       for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
         const float* w = weights + q * kSplitTokens + run.first;
         float* to = out + q * out_stride + begin;
         const auto weigh = [&]<int kQueries>() HWY_ATTR {
           WeighF16<kQueries>(scratch.f16_values, row_stride, run.tokens, end - begin, w, to,
-                             out_stride);
+                             out_stride, slice == 0 ? lines : nullptr);
         };
         ForSlice(slices.size(slice), weigh);
       }

@@ -22,9 +22,10 @@ namespace quire::attention::HWY_NAMESPACE {
 
 /// The functions of one codec, for K and for V.
 struct CodecFunctions {
-  void (*stream_scores)(const float*, const StreamView&, const StreamView&, const Columns&, float*);
+  void (*stream_scores)(const float*, const StreamView&, const StreamView&, const Columns&, float*,
+                        LinesAhead*);
   void (*stream_values)(const ValueRun*, uint32_t, const StreamView&, const StreamView&,
-                        const Columns*, const float*, float*, size_t);
+                        const Columns*, const float*, float*, size_t, LinesAhead*);
   void (*expand_key)(const std::byte*, size_t, size_t, float*);
   void (*expand_key_rows)(const std::byte*, size_t, size_t, float*);
   void (*expand_value)(const std::byte*, size_t, float*);

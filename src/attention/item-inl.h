@@ -322,10 +322,20 @@ class ItemRun {
     }
   }
 
+  /// Where codes are widened or expanded before they are multiplied, which leaves gaps.
+  bool FetchesEvenly() const {
+    if (amx_ != nullptr) return true;
+    const auto is_fp8 = [](const StreamLayout& stream) {
+      return !IsIdentity(stream.codec) && !codec::HasIntegerCodes(stream.codec);
+    };
+    return kFetchesAhead && shape_.key.block_tokens == kColumnTokens && is_fp8(shape_.key) &&
+           is_fp8(shape_.value);
+  }
+
   void Stream(const SplitView& view, const Columns* next) const {
     LinesAhead ahead;
     const StreamView views[2] = {ViewOf(shape_.key), ViewOf(shape_.value)};
-    if (amx_ != nullptr) ahead.Start(views[0], views[1], view.forms[0], next);
+    if (FetchesEvenly()) ahead.Start(views[0], views[1], view.forms[0], next);
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
       const Columns& columns = view.forms[f];
@@ -335,7 +345,7 @@ class ItemRun {
                                        scratch_.scores, amx_, &ahead);
       } else {
         form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
-                                  scratch_.scores);
+                                  scratch_.scores, &ahead);
       }
     }
     const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
@@ -354,7 +364,7 @@ class ItemRun {
       ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
       const uint32_t run_count = ListRuns(form, columns, visible, runs);
       form.of_value.stream_values(runs, run_count, ViewOf(form.key), ViewOf(form.value), next,
-                                  scratch_.scores, scratch_.split.out, out_stride_);
+                                  scratch_.scores, scratch_.split.out, out_stride_, &ahead);
     }
     AddMidSums();
   }
@@ -364,7 +374,7 @@ class ItemRun {
   void WeighHead(const SplitView& view, const VisibleTokens& visible, uint32_t head,
                  LinesAhead* ahead) const {
     constexpr uint32_t kTurns = 3;  // through the query vectors, below
-    const uint32_t lines = DivUp(ahead->lines() / 4, kTurns * queries_);
+    const uint32_t lines = DivUp(ahead->LinesOfSoftmax(queries_per_head_), kTurns * queries_);
     if (head + 1 < item_.heads) FetchValueScales(view, head + 1);
     const uint32_t begin = head * queries_per_head_;
     const uint32_t end = begin + queries_per_head_;

@@ -242,7 +242,7 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& key
 template <class Values>
 void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& key,
                   const StreamView& view, const Columns* next, const float* weights, float* out,
-                  size_t out_stride) {
+                  size_t out_stride, LinesAhead*) {
   if (FetchesAhead(view.group)) {
     WeighPlanes<Values>(runs, run_count, key, view, next, weights, out, out_stride);
   } else if constexpr (!kFetchesAhead) {
