@@ -99,7 +99,7 @@ constexpr int TilesTogether(int queries) {
 template <Codec kCodec, int kQueries, int kColumns>
 void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byte* const* columns,
                          size_t offset_bytes, size_t next_at, uint32_t count, const uint32_t* index,
-                         const std::byte* const* ahead, float* scores) {
+                         const std::byte* const* ahead, float* scores, LinesAhead* lines) {
   static_assert(kColumns % kTilesPerVec == 0);
   constexpr bool kTiles = kHasPairs<kCodec>;  // whole ones
   constexpr int kSteps = kTiles ? kTileSteps<kCodec> : 2;
@@ -141,7 +141,11 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
     QUIRE_UNROLL
     for (int c = 0; c < kColumns; ++c) {
       for (size_t line = 0; line < kBytes; line += kLineBytes) {
-        FetchFar(ahead[c] + at + line);
+        if constexpr (kFetchesAhead) {
+          lines->Fetch(1);
+        } else {
+          FetchFar(ahead[c] + at + line);
+        }
         FetchNear(codes[c] + next_at + line);
       }
     }
@@ -172,8 +176,7 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
 /// scores[q][column] for every query vector q of the item and every column, without the scales.
 template <Codec kCodec>
 void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
-                         const StreamView& value, const Columns& columns, float* scores, AmxTiles*,
-                         LinesAhead*) {
+                         const StreamView& value, const Columns& columns, float* scores, AmxTiles*, LinesAhead* lines) {
   const uint32_t streams = std::max(kStreams, key.block_columns);
   constexpr uint32_t kSlice = kKeySlice<kCodec>;
   const GroupSlices slices(key.group, kSlice);
@@ -199,7 +202,7 @@ void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
             ScoreIntegerColumns<kCodec, kQueries, kColumns>(
                 queries.From(q), key.dim, codes, offset, key.head_stride_bytes,
                 std::min(kColumns, count - i), columns.index + c + i, fetched,
-                scores + size_t{q} * kSplitTokens);
+                scores + size_t{q} * kSplitTokens, lines);
           }
         });
       }
@@ -254,7 +257,7 @@ HWY_INLINE void AddGroup(const SumVec* sum, float group_unit, float* out) {
 template <Codec kCodec, int kQueries, int kTiles>
 HWY_INLINE void WeighTiles(const IntegerGroup& group, size_t offset_bytes, size_t tile_step,
                            const FixedWeights& weights, size_t channels, float* out,
-                           size_t out_stride) {
+                           size_t out_stride, LinesAhead* lines) {
   static_assert(kTiles % kTilesPerVec == 0);
   constexpr int kPanels = kValuesPerCode<kCodec>;
   constexpr int kVecs = kTiles / kTilesPerVec;
@@ -271,7 +274,11 @@ HWY_INLINE void WeighTiles(const IntegerGroup& group, size_t offset_bytes, size_
     const int16_t* pairs = weights.codes + group.first[c];
     QUIRE_UNROLL
     for (size_t line = 0; line < kTiles * kBytes; line += kLineBytes) {
-      FetchFar(ahead + line);
+      if constexpr (kFetchesAhead) {
+        lines->Fetch(1);
+      } else {
+        FetchFar(ahead + line);
+      }
       FetchNear(group.next[c] + offset_bytes + line);
     }
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
@@ -322,7 +329,7 @@ HWY_INLINE void WeighTiles(const IntegerGroup& group, size_t offset_bytes, size_
 template <Codec kCodec>
 void StreamIntegerValues(const Columns& columns, const StreamView& key, const StreamView& view,
                          const Columns* next, const FixedWeights& weights, float* out,
-                         size_t out_stride, AmxTiles*, LinesAhead*) {
+                         size_t out_stride, AmxTiles*, LinesAhead* lines) {
   constexpr size_t kChannels = kValuesPerCode<kCodec> * kPanelDims;
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   constexpr uint32_t kSlice = kValueSlice<kCodec>;
@@ -352,14 +359,14 @@ void StreamIntegerValues(const Columns& columns, const StreamView& key, const St
           for (; d + (kTiles - 1) * kChannels < view.dim;
                d += kTiles * kChannels, offset_bytes += kTiles * kBytes) {
             WeighTiles<kCodec, kQueries, kTiles>(group, offset_bytes, kBytes, of_slice,
-                                                 view.dim - d, to + d, out_stride);
+                                                 view.dim - d, to + d, out_stride, lines);
           }
           constexpr int kFew = kTilesPerVec;
           for (; d < view.dim; d += kFew * kChannels, offset_bytes += kFew * kBytes) {
             // Of two tiles the second may be missing.
             const size_t step = d + (kFew - 1) * kChannels < view.dim ? kBytes : 0;
             WeighTiles<kCodec, kQueries, kFew>(group, offset_bytes, step, of_slice, view.dim - d,
-                                               to + d, out_stride);
+                                               to + d, out_stride, lines);
           }
         });
       }

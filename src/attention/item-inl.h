@@ -325,6 +325,7 @@ class ItemRun {
   /// Where codes are widened or expanded before they are multiplied, which leaves gaps.
   bool FetchesEvenly() const {
     if (amx_ != nullptr) return true;
+    if (kFetchesAhead && forms_[0].has_integer_keys() && forms_[0].has_integer_values()) return true;
     const auto is_fp8 = [](const StreamLayout& stream) {
       return !IsIdentity(stream.codec) && !codec::HasIntegerCodes(stream.codec);
     };
