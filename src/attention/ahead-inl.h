@@ -1,5 +1,5 @@
-// Fetching while matrix tiles compute (amx-inl.h): a product takes so long that memory would run
-// dry if each plane were fetched only while another one is read. So what is wanted next, V of this
+// Fetching evenly. Where codes are expanded, widened or weighed between reads, memory would run
+// dry if each line were fetched only with one that is read. So what is wanted next, V of this
 // split and then K of the next, is fetched evenly through all that is done with a split.
 #include "attention/decode-inl.h"
 #include "hwy/highway.h"
@@ -22,10 +22,10 @@ class LinesAhead {
   /// Those of V of `columns`, then of K of `next` (or null).
   void Start(const StreamView& key, const StreamView& value, const Columns& columns,
              const Columns* next) {
-    parts_[0] = {columns.value, columns.count, &value};
-    parts_[1] = {next == nullptr ? nullptr : next->key, next == nullptr ? 0 : next->count, &key};
-    lines_ = parts_[0].lines() + parts_[1].lines();
-    part_ = 0;
+    wanted_[0] = {columns.value, columns.count, &value};
+    wanted_[1] = {next == nullptr ? nullptr : next->key, next == nullptr ? 0 : next->count, &key};
+    lines_ = wanted_[0].lines() + wanted_[1].lines();
+    stream_ = 0;
     Begin(0, 0);
   }
 
@@ -37,17 +37,17 @@ class LinesAhead {
   /// Fetches the next `lines`, as far as there are any: of a few planes in turn, because a core
   /// gets more from several pages than from one.
   HWY_INLINE void Fetch(uint32_t lines) {
-    for (; lines > 0 && part_ < kParts; --lines) {
+    for (; lines > 0 && stream_ < kStreamsWanted; --lines) {
       FetchFar(planes_[run_] + at_);
       if (++run_ < runs_) continue;
       run_ = 0;
       at_ += kLineBytes;
-      if (at_ >= parts_[part_].stream->column_bytes) NextPlanes();
+      if (at_ >= wanted_[stream_].stream->column_bytes) NextPlanes();
     }
   }
 
  private:
-  struct Part {
+  struct Wanted {
     uint32_t lines() const {
       if (stream == nullptr) return 0;
       return static_cast<uint32_t>(count * stream->heads * DivUp(stream->column_bytes, kLineBytes));
@@ -57,34 +57,34 @@ class LinesAhead {
     uint32_t count = 0;
     const StreamView* stream = nullptr;
   };
-  static constexpr uint32_t kParts = 2;
+  static constexpr uint32_t kStreamsWanted = 2;
 
   void NextPlanes() {
-    if (head_ + 1 < parts_[part_].stream->heads) return Begin(first_, head_ + 1);
+    if (head_ + 1 < wanted_[stream_].stream->heads) return Begin(first_, head_ + 1);
     Begin(first_ + kStreams, 0);
   }
 
-  /// The planes of `head` of the columns from `first` on, or the next part.
+  /// The planes of `head` of the columns from `first` on, or of the next stream.
   void Begin(uint32_t first, uint32_t head) {
-    while (part_ < kParts && first >= parts_[part_].count) {
-      ++part_;
+    while (stream_ < kStreamsWanted && first >= wanted_[stream_].count) {
+      ++stream_;
       first = 0;
     }
-    if (part_ == kParts) return;
-    const Part& part = parts_[part_];
+    if (stream_ == kStreamsWanted) return;
+    const Wanted& wanted = wanted_[stream_];
     first_ = first;
     head_ = head;
     run_ = 0;
     at_ = 0;
-    runs_ = std::min(kStreams, part.count - first);
+    runs_ = std::min(kStreams, wanted.count - first);
     for (uint32_t i = 0; i < runs_; ++i) {
-      planes_[i] = part.columns[first + i] + head * part.stream->head_stride_bytes;
+      planes_[i] = wanted.columns[first + i] + head * wanted.stream->head_stride_bytes;
     }
   }
 
-  Part parts_[kParts];
+  Wanted wanted_[kStreamsWanted];
   uint32_t lines_ = 0;
-  uint32_t part_ = kParts;
+  uint32_t stream_ = kStreamsWanted;
   uint32_t first_ = 0;
   uint32_t head_ = 0;
   const std::byte* planes_[kStreams] = {};

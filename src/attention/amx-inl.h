@@ -506,9 +506,9 @@ inline void WeighAmxTile(const FixedWeights& weights, uint32_t rows, const int16
   products.End();
 }
 
-/// One part of `parts` of the lines, shared out over so many products of `queries` query vectors.
-inline FetchShare ShareOf(LinesAhead* ahead, uint32_t parts, uint32_t products, uint32_t queries) {
-  return {ahead, DivUp(ahead->lines() / parts, std::max(1u, products * queries))};
+/// One of `shares` of the lines, spread over so many products of `queries` query vectors.
+inline FetchShare ShareOf(LinesAhead* ahead, uint32_t shares, uint32_t products, uint32_t queries) {
+  return {ahead, DivUp(ahead->lines() / shares, std::max(1u, products * queries))};
 }
 
 /// As StreamIntegerScores.

@@ -142,6 +142,24 @@ struct Form {
   const IntegerFunctions integer_value;
 };
 
+/// Whether rows that stream pay for matrix tiles: few query vectors use a tile too little, and
+/// codes of pairs take long to expand.
+inline bool PaysForTiles(const AttentionShape& shape, uint32_t queries_per_head) {
+  const auto has_pairs = [](const StreamLayout& stream) {
+    return codec::InfoOf(stream.codec).layout == codec::CodeLayout::kPairTiles;
+  };
+  return queries_per_head >= kAmxQueriesMin && !has_pairs(shape.key) && !has_pairs(shape.value);
+}
+
+/// Whether rows that stream fetch lines evenly (ahead-inl.h). Of fp8 the columns of a block are
+/// contiguous only where it has one.
+inline bool FetchesEvenly(const Form& sealed) {
+  if (!kFetchesAhead) return false;
+  if (sealed.has_integer_keys() || sealed.has_integer_values()) return true;
+  return !IsIdentity(sealed.key.codec) && !IsIdentity(sealed.value.codec) &&
+         sealed.key.block_tokens == kColumnTokens;
+}
+
 /// One split of the walk: its place in the order of lanes, and what the rows see of it.
 struct SplitView {
   const Columns* first() const { return &forms[forms[0].count == 0 ? 1 : 0]; }

@@ -36,7 +36,7 @@ inline constexpr uint32_t kAmxQueriesMin = 5;
 /// Query vectors in fixed point.
 struct FixedQueries {
   // Of those that are taken together, a slice or the rows of a register tile. Pairs of channels,
-  // zeros after the last one: [stride / 2, queries, 2]; for matrix tiles [2, queries, stride] bytes.
+  // zeros after the last one: [stride / 2, queries, 2]; for tiles [2, queries, stride] bytes.
   const int16_t* codes = nullptr;
   const float* units = nullptr;         // [queries]
   const int32_t* bias_terms = nullptr;  // [queries] -kBias times the sum of the codes
@@ -176,7 +176,8 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
 /// scores[q][column] for every query vector q of the item and every column, without the scales.
 template <Codec kCodec>
 void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
-                         const StreamView& value, const Columns& columns, float* scores, AmxTiles*, LinesAhead* lines) {
+                         const StreamView& value, const Columns& columns, float* scores, AmxTiles*,
+                         LinesAhead* lines) {
   const uint32_t streams = std::max(kStreams, key.block_columns);
   constexpr uint32_t kSlice = kKeySlice<kCodec>;
   const GroupSlices slices(key.group, kSlice);

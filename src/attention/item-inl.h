@@ -56,7 +56,7 @@ class ItemRun {
         has_open_form_(HasOpenForm(shape_)),
         sealed_(item, item.tables->sealed),
         open_(item, item.tables->open),
-        amx_(PaysForTiles() ? amx : nullptr),
+        amx_(!item.streams() || PaysForTiles(shape_, queries_per_head_) ? amx : nullptr),
         forms_{{shape_.key, shape_.value, amx_ != nullptr},
                {OpenKey(shape_), OpenValue(shape_), amx_ != nullptr}} {}
 
@@ -82,15 +82,6 @@ class ItemRun {
   }
 
  private:
-  /// Few query vectors use a matrix tile too little, and codes of pairs take long to expand.
-  bool PaysForTiles() const {
-    if (!item_.streams()) return true;
-    const auto is_slow = [](const StreamLayout& stream) {
-      return codec::InfoOf(stream.codec).layout == codec::CodeLayout::kPairTiles;
-    };
-    return queries_per_head_ >= kAmxQueriesMin && !is_slow(shape_.key) && !is_slow(shape_.value);
-  }
-
   /// docs/numerics.md: q' = q * scale, rotated as K is, its fixed point, and the sum that mids are
   /// multiplied with.
   void ScaleQueries() {
@@ -322,21 +313,10 @@ class ItemRun {
     }
   }
 
-  /// Where codes are widened or expanded before they are multiplied, which leaves gaps.
-  bool FetchesEvenly() const {
-    if (amx_ != nullptr) return true;
-    if (kFetchesAhead && forms_[0].has_integer_keys() && forms_[0].has_integer_values()) return true;
-    const auto is_fp8 = [](const StreamLayout& stream) {
-      return !IsIdentity(stream.codec) && !codec::HasIntegerCodes(stream.codec);
-    };
-    return kFetchesAhead && shape_.key.block_tokens == kColumnTokens && is_fp8(shape_.key) &&
-           is_fp8(shape_.value);
-  }
-
   void Stream(const SplitView& view, const Columns* next) const {
     LinesAhead ahead;
     const StreamView views[2] = {ViewOf(shape_.key), ViewOf(shape_.value)};
-    if (FetchesEvenly()) ahead.Start(views[0], views[1], view.forms[0], next);
+    if (FetchesEvenly(forms_[0])) ahead.Start(views[0], views[1], view.forms[0], next);
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
       const Columns& columns = view.forms[f];
