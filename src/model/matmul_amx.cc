@@ -1,0 +1,292 @@
+// A register tile is up to two tiles of rows by two panels: four tiles of sums, two of inputs and
+// two of weights. Inputs are first rounded off to 16 bits, which is exact, and copied so that every
+// tile of them is one stretch; a panel's 32 k are a tile of weights as they lie.
+//
+// Many rows: k is cut so that two panels' step stays in the L1 cache while a block of rows passes;
+// the sums go on from what is in y. One tile of rows: every weight is read once, all of k in one go.
+#include "model/matmul_amx.h"
+
+#include "base/amx.h"
+#include "base/bits.h"
+#include "base/check.h"
+#include "model/matmul_items.h"
+#include "model/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "model/matmul_amx.cc"
+#include "hwy/foreach_target.h"
+// foreach_target.h first
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "model/simd-inl.h"
+
+#ifndef QUIRE_MODEL_MATMUL_AMX_ONCE_
+#define QUIRE_MODEL_MATMUL_AMX_ONCE_
+namespace quire::model {
+
+constexpr uint32_t kAmxRows = 16;           // of a tile at most
+constexpr uint32_t kAmxLineBytes = 64;      // of a row of a tile
+constexpr uint32_t kAmxWeightBytes = 1024;  // of a tile of weights
+constexpr uint32_t kAmxPair = 2;            // tiles of rows, and panels, that go together
+
+// One product, as the workers see it.
+struct AmxJob {
+  PackedMatrix w;
+  uint32_t steps = 0;                // of kPairsStep values of k
+  uint32_t tile_rows = 0;            // of every tile; the last one may have fewer
+  const std::byte* tiles = nullptr;  // [tiles][steps][tile_rows][64 bytes]
+  std::span<float* const> y = {};
+  ComputeType round = ComputeType::kF32;
+  ItemPlan items = {};
+};
+
+}  // namespace quire::model
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::model::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows [tile_rows] of a tile, as [steps][tile_rows][32].
+void PackAmxTile(const float* x, uint32_t rows, const AmxJob& job, std::byte* tile) {
+  using D = hn::CappedTag<float, 16>;
+  const D d;
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<uint16_t, D> d16;
+  const uint32_t k = job.w.k;
+  for (uint32_t r = 0; r < rows; ++r, x += k) {
+    for (uint32_t step = 0; step < job.steps; ++step) {
+      auto* const to =
+          reinterpret_cast<uint16_t*>(tile + (uint64_t{step} * job.tile_rows + r) * kAmxLineBytes);
+      const float* from = x + uint64_t{step} * kPairsStep;
+      float padded[kPairsStep];
+      if (const uint32_t left = k - step * kPairsStep; left < kPairsStep) {
+        for (uint32_t i = 0; i < kPairsStep; ++i) padded[i] = i < left ? from[i] : 0.0f;
+        from = padded;
+      }
+      for (size_t i = 0; i < kPairsStep; i += hn::Lanes(d)) {
+        const auto high = hn::ShiftRight<16>(hn::BitCast(du, hn::LoadU(d, from + i)));
+        hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, high)), d16, to + i);
+      }
+    }
+  }
+}
+
+#if defined(__x86_64__)
+
+// Some steps of k of a register tile.
+struct AmxStep {
+  const std::byte* x = nullptr;  // first tile of rows
+  uint64_t x_tile_bytes = 0;     // from one tile of rows to the next
+  uint64_t x_step_bytes = 0;
+  const std::byte* w = nullptr;  // first panel
+  uint64_t panel_bytes = 0;
+  uint32_t steps = 0;
+};
+
+// Where sums begin and end: tiles of one, in an array of the thread or in y.
+struct alignas(64) AmxSums {
+  float values[kAmxPair * kAmxPair][kAmxRows][kPanelColumns];
+};
+
+template <uint32_t kTiles, uint32_t kPanels>
+void MultiplyAmxSteps(const AmxStep& step) {
+  const std::byte* x = step.x;
+  const std::byte* w = step.w;
+  for (uint32_t i = 0; i < step.steps; ++i) {
+    LoadAmxTile<4>(x, kAmxLineBytes);
+    LoadAmxTile<6>(w, kAmxLineBytes);
+    MultiplyAmxBf16<0, 4, 6>();
+    if constexpr (kPanels == 2) {
+      LoadAmxTile<7>(w + step.panel_bytes, kAmxLineBytes);
+      MultiplyAmxBf16<1, 4, 7>();
+    }
+    if constexpr (kTiles == 2) {
+      LoadAmxTile<5>(x + step.x_tile_bytes, kAmxLineBytes);
+      MultiplyAmxBf16<2, 5, 6>();
+      if constexpr (kPanels == 2) MultiplyAmxBf16<3, 5, 7>();
+    }
+    x += step.x_step_bytes;
+    w += kAmxWeightBytes;
+  }
+}
+
+void ClearAmxSums() {
+  ClearAmxTile<0>();
+  ClearAmxTile<1>();
+  ClearAmxTile<2>();
+  ClearAmxTile<3>();
+}
+
+void LoadAmxSums(const AmxSums& sums) {
+  LoadAmxTile<0>(sums.values[0], kAmxLineBytes);
+  LoadAmxTile<1>(sums.values[1], kAmxLineBytes);
+  LoadAmxTile<2>(sums.values[2], kAmxLineBytes);
+  LoadAmxTile<3>(sums.values[3], kAmxLineBytes);
+}
+
+void StoreAmxSums(AmxSums& sums) {
+  StoreAmxTile<0>(sums.values[0], kAmxLineBytes);
+  StoreAmxTile<1>(sums.values[1], kAmxLineBytes);
+  StoreAmxTile<2>(sums.values[2], kAmxLineBytes);
+  StoreAmxTile<3>(sums.values[3], kAmxLineBytes);
+}
+
+// Calls visit(sums, y, columns) for each row of each panel that a register tile has.
+template <typename Visit>
+void ForAmxRows(const AmxJob& job, uint32_t tile, uint32_t tiles, uint32_t panel, uint32_t panels,
+                AmxSums& sums, const Visit& visit) {
+  const auto rows = static_cast<uint32_t>(job.y.size());
+  for (uint32_t t = 0; t < tiles; ++t) {
+    const uint32_t first = (tile + t) * job.tile_rows;
+    const uint32_t count = std::min(job.tile_rows, rows - first);
+    for (uint32_t p = 0; p < panels; ++p) {
+      const uint32_t column = (panel + p) * kPanelColumns;
+      const uint32_t columns = std::min(kPanelColumns, job.w.n - column);
+      for (uint32_t r = 0; r < count; ++r) {
+        visit(sums.values[t * kAmxPair + p][r], job.y[first + r] + column, columns);
+      }
+    }
+  }
+}
+
+template <ComputeType kRound>
+void RoundedTo(const float* sums, float* y, uint32_t columns) {
+  const hn::CappedTag<float, kPanelColumns> d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t i = 0; i < columns; i += lanes) {
+    const auto rounded = RoundTo<kRound>(d, hn::Load(d, sums + i));
+    if (i + lanes <= columns) {
+      hn::StoreU(rounded, d, y + i);
+    } else {
+      hn::BlendedStore(rounded, hn::FirstN(d, columns - i), d, y + i);
+    }
+  }
+}
+
+// Steps of k of one register tile, from y, or from zero, to y.
+struct AmxCut {
+  uint32_t first_step = 0;
+  uint32_t steps = 0;
+};
+
+template <uint32_t kTiles, uint32_t kPanels>
+void MultiplyAmxTile(const AmxJob& job, const AmxCut& cut, uint32_t tile, uint32_t panel) {
+  alignas(64) AmxSums sums;
+  if (cut.first_step == 0) {
+    ClearAmxSums();
+  } else {
+    ForAmxRows(job, tile, kTiles, panel, kPanels, sums,
+               [](float* to, const float* y, uint32_t columns) { std::copy_n(y, columns, to); });
+    LoadAmxSums(sums);
+  }
+  const uint64_t x_step_bytes = uint64_t{job.tile_rows} * kAmxLineBytes;
+  const uint64_t x_tile_bytes = x_step_bytes * job.steps;
+  const uint64_t panel_bytes = PanelBytes(job.w);
+  MultiplyAmxSteps<kTiles, kPanels>(
+      {.x = job.tiles + tile * x_tile_bytes + cut.first_step * x_step_bytes,
+       .x_tile_bytes = x_tile_bytes,
+       .x_step_bytes = x_step_bytes,
+       .w = job.w.panels + panel * panel_bytes + uint64_t{cut.first_step} * kAmxWeightBytes,
+       .panel_bytes = panel_bytes,
+       .steps = cut.steps});
+  StoreAmxSums(sums);
+  const bool last = cut.first_step + cut.steps == job.steps;
+  const auto store = [&](const auto& to) {
+    ForAmxRows(job, tile, kTiles, panel, kPanels, sums, to);
+  };
+  switch (last ? job.round : ComputeType::kF32) {
+    case ComputeType::kF32: return store(RoundedTo<ComputeType::kF32>);
+    case ComputeType::kF16: return store(RoundedTo<ComputeType::kF16>);
+    case ComputeType::kBf16: return store(RoundedTo<ComputeType::kBf16>);
+  }
+}
+
+// Steps of k of two panels that stay in the L1 cache: 32 KiB.
+constexpr uint32_t kAmxBlockSteps = 16;
+
+void MultiplyAmxItem(const AmxJob& job, uint32_t item) {
+  const ItemRange range = job.items.At(item);
+  const AmxScope scope;
+  AmxConfig config;
+  for (const int tile : {0, 1, 2, 3, 4, 5}) config.Set(tile, job.tile_rows, kAmxLineBytes);
+  for (const int tile : {6, 7}) config.Set(tile, kPairsStep / 2, kAmxLineBytes);
+  LoadAmxConfig(config);
+  const bool streams = range.tile_end - range.tile_begin <= kAmxPair;
+  const uint32_t block = streams ? job.steps : kAmxBlockSteps;
+  for (uint32_t step = 0; step < job.steps; step += block) {
+    const AmxCut cut = {step, std::min(block, job.steps - step)};
+    for (uint32_t panel = range.panel_begin; panel < range.panel_end; panel += kAmxPair) {
+      const bool one_panel = panel + 1 == range.panel_end;
+      for (uint32_t tile = range.tile_begin; tile < range.tile_end; tile += kAmxPair) {
+        const bool one_tile = tile + 1 == range.tile_end;
+        if (one_tile && one_panel) {
+          MultiplyAmxTile<1, 1>(job, cut, tile, panel);
+        } else if (one_tile) {
+          MultiplyAmxTile<1, 2>(job, cut, tile, panel);
+        } else if (one_panel) {
+          MultiplyAmxTile<2, 1>(job, cut, tile, panel);
+        } else {
+          MultiplyAmxTile<2, 2>(job, cut, tile, panel);
+        }
+      }
+    }
+  }
+}
+
+#else
+
+void MultiplyAmxItem(const AmxJob&, uint32_t) { QUIRE_CHECK(false); }  // no tiles here
+
+#endif  // __x86_64__
+
+}  // namespace quire::model::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace quire::model {
+namespace {
+
+HWY_EXPORT(PackAmxTile);
+HWY_EXPORT(MultiplyAmxItem);
+
+// Rows of x that stay in the L2 cache while a group of panels passes.
+constexpr uint32_t kAmxBlockRows = 256;
+
+}  // namespace
+
+void MatmulAmx(const PackedMatrix& w, const float* x, std::span<float* const> y, ComputeType round,
+               MatmulScratch& scratch, Executor& executor) {
+  QUIRE_CHECK(w.order == PanelOrder::kPairs);
+  if (y.empty() || w.n == 0) return;
+  const auto rows = static_cast<uint32_t>(y.size());
+  const uint32_t tile_count = DivUp(rows, kAmxRows);
+  AmxJob job = {.w = w,
+                .steps = DivUp(w.k, kPairsStep),
+                .tile_rows = DivUp(rows, tile_count),  // evenly high
+                .y = y,
+                .round = round};
+  const uint64_t tile_bytes = uint64_t{job.steps} * job.tile_rows * kAmxLineBytes;
+  std::byte* const tiles = scratch.Grow(tile_count * tile_bytes);
+  executor.ParallelFor(tile_count, [&](uint32_t tile, uint32_t) {
+    const uint32_t row = tile * job.tile_rows;
+    HWY_DYNAMIC_DISPATCH(PackAmxTile)
+    (x + uint64_t{row} * w.k, std::min(job.tile_rows, rows - row), job, tiles + tile * tile_bytes);
+  });
+  job.tiles = tiles;
+  job.items = ItemPlan({.rows = rows,
+                        .block_rows = kAmxBlockRows,
+                        .tile_count = tile_count,
+                        .tiles_step = kAmxPair,
+                        .panel_count = DivUp(w.n, kPanelColumns),
+                        .panels_step = kAmxPair,
+                        .workers = executor.worker_count()});
+  executor.ParallelFor(job.items.count(), [&](uint32_t item, uint32_t) {
+    HWY_DYNAMIC_DISPATCH(MultiplyAmxItem)(job, item);
+  });
+}
+
+}  // namespace quire::model
+#endif  // HWY_ONCE
