@@ -1,9 +1,10 @@
-// A register tile is up to two tiles of rows by two panels: four tiles of sums, two of inputs and
-// two of weights. Inputs are first rounded off to 16 bits, which is exact, and copied so that every
+// A register tile is two tiles of rows by two panels: four tiles of sums, two of inputs and two of
+// weights. Inputs are first rounded off to 16 bits, which is exact, and copied so that every
 // tile of them is one stretch; a panel's 32 k are a tile of weights as they lie.
 //
-// Many rows: k is cut so that two panels' step stays in the L1 cache while a block of rows passes;
-// the sums go on from what is in y. One tile of rows: every weight is read once, all of k in one go.
+// Many rows: k is cut so that a block of rows, as many steps of it, stays in the L2 cache while
+// panels pass; sums wait as tiles, and rows of y are written once. One tile of rows goes through
+// four panels at a time, so every weight is read once, all of k in one go; memory is the limit.
 #include "model/matmul_amx.h"
 
 #include "base/amx.h"
@@ -28,6 +29,13 @@ constexpr uint32_t kAmxRows = 16;           // of a tile at most
 constexpr uint32_t kAmxLineBytes = 64;      // of a row of a tile
 constexpr uint32_t kAmxWeightBytes = 1024;  // of a tile of weights
 constexpr uint32_t kAmxPair = 2;            // tiles of rows, and panels, that go together
+constexpr uint32_t kAmxStreams = 4;         // panels that go together with one tile of rows
+constexpr uint32_t kAmxFetchSteps = 2;
+
+// Sums of a register tile.
+struct alignas(64) AmxSums {
+  float values[kAmxPair * kAmxPair][kAmxRows][kPanelColumns];
+};
 
 // One product, as the workers see it.
 struct AmxJob {
@@ -38,6 +46,9 @@ struct AmxJob {
   std::span<float* const> y = {};
   ComputeType round = ComputeType::kF32;
   ItemPlan items = {};
+  uint32_t block_steps = 0;  // of an item that are done before its next ones
+  AmxSums* sums = nullptr;   // [workers][sums_per_worker]
+  uint32_t sums_per_worker = 0;
 };
 
 }  // namespace quire::model
@@ -86,22 +97,38 @@ struct AmxStep {
   uint32_t steps = 0;
 };
 
-// Where sums begin and end: tiles of one, in an array of the thread or in y.
-struct alignas(64) AmxSums {
-  float values[kAmxPair * kAmxPair][kAmxRows][kPanelColumns];
-};
+// Fetches the weights that come kAmxFetchSteps later, of the panels after these where these end: the
+// hardware alone does not read ahead far enough.
+template <uint32_t kPanels>
+void FetchAmxWeights(const AmxStep& step, const std::byte* w, uint32_t i) {
+  const bool ends = i + kAmxFetchSteps >= step.steps;
+  w += kAmxFetchSteps * kAmxWeightBytes + (ends ? (kPanels - 1) * step.panel_bytes : 0);
+  for (uint32_t p = 0; p < kPanels; ++p) {
+    for (uint32_t at = 0; at < kAmxWeightBytes; at += kAmxLineBytes) {
+      hwy::Prefetch(w + p * step.panel_bytes + at);
+    }
+  }
+}
 
 template <uint32_t kTiles, uint32_t kPanels>
 void MultiplyAmxSteps(const AmxStep& step) {
   const std::byte* x = step.x;
   const std::byte* w = step.w;
   for (uint32_t i = 0; i < step.steps; ++i) {
+    if constexpr (kPanels == kAmxStreams) FetchAmxWeights<kPanels>(step, w, i);
     LoadAmxTile<4>(x, kAmxLineBytes);
     LoadAmxTile<6>(w, kAmxLineBytes);
     MultiplyAmxBf16<0, 4, 6>();
-    if constexpr (kPanels == 2) {
+    if constexpr (kPanels > 1) {
       LoadAmxTile<7>(w + step.panel_bytes, kAmxLineBytes);
       MultiplyAmxBf16<1, 4, 7>();
+    }
+    if constexpr (kPanels > kAmxPair) {
+      static_assert(kTiles == 1 && kPanels == kAmxStreams);
+      LoadAmxTile<6>(w + 2 * step.panel_bytes, kAmxLineBytes);
+      MultiplyAmxBf16<2, 4, 6>();
+      LoadAmxTile<7>(w + 3 * step.panel_bytes, kAmxLineBytes);
+      MultiplyAmxBf16<3, 4, 7>();
     }
     if constexpr (kTiles == 2) {
       LoadAmxTile<5>(x + step.x_tile_bytes, kAmxLineBytes);
@@ -134,26 +161,34 @@ void StoreAmxSums(AmxSums& sums) {
   StoreAmxTile<3>(sums.values[3], kAmxLineBytes);
 }
 
+// A register tile, and what of k is added to its sums.
+struct AmxUnit {
+  uint32_t tile = 0;
+  uint32_t panel = 0;
+  uint32_t first_step = 0;
+  uint32_t steps = 0;
+};
+
 // Calls visit(sums, y, columns) for each row of each panel that a register tile has.
 template <typename Visit>
-void ForAmxRows(const AmxJob& job, uint32_t tile, uint32_t tiles, uint32_t panel, uint32_t panels,
-                AmxSums& sums, const Visit& visit) {
+void ForAmxRows(const AmxJob& job, const AmxUnit& unit, uint32_t tiles, uint32_t panels,
+                const AmxSums& sums, const Visit& visit) {
   const auto rows = static_cast<uint32_t>(job.y.size());
   for (uint32_t t = 0; t < tiles; ++t) {
-    const uint32_t first = (tile + t) * job.tile_rows;
+    const uint32_t first = (unit.tile + t) * job.tile_rows;
     const uint32_t count = std::min(job.tile_rows, rows - first);
-    for (uint32_t p = 0; p < panels; ++p) {
-      const uint32_t column = (panel + p) * kPanelColumns;
-      const uint32_t columns = std::min(kPanelColumns, job.w.n - column);
-      for (uint32_t r = 0; r < count; ++r) {
-        visit(sums.values[t * kAmxPair + p][r], job.y[first + r] + column, columns);
+    for (uint32_t r = 0; r < count; ++r) {
+      for (uint32_t p = 0; p < panels; ++p) {
+        const uint32_t column = (unit.panel + p) * kPanelColumns;
+        visit(sums.values[t * kAmxPair + p][r], job.y[first + r] + column,
+              std::min(kPanelColumns, job.w.n - column));
       }
     }
   }
 }
 
 template <ComputeType kRound>
-void RoundedTo(const float* sums, float* y, uint32_t columns) {
+void RoundAmxRow(const float* sums, float* y, uint32_t columns) {
   const hn::CappedTag<float, kPanelColumns> d;
   const size_t lanes = hn::Lanes(d);
   for (size_t i = 0; i < columns; i += lanes) {
@@ -166,71 +201,73 @@ void RoundedTo(const float* sums, float* y, uint32_t columns) {
   }
 }
 
-// Steps of k of one register tile, from y, or from zero, to y.
-struct AmxCut {
-  uint32_t first_step = 0;
-  uint32_t steps = 0;
-};
-
+// From `sums`, or from zero, to `sums`, or to y.
 template <uint32_t kTiles, uint32_t kPanels>
-void MultiplyAmxTile(const AmxJob& job, const AmxCut& cut, uint32_t tile, uint32_t panel) {
-  alignas(64) AmxSums sums;
-  if (cut.first_step == 0) {
+void MultiplyAmxUnit(const AmxJob& job, const AmxUnit& unit, AmxSums& sums) {
+  if (unit.first_step == 0) {
     ClearAmxSums();
   } else {
-    ForAmxRows(job, tile, kTiles, panel, kPanels, sums,
-               [](float* to, const float* y, uint32_t columns) { std::copy_n(y, columns, to); });
     LoadAmxSums(sums);
+  }
+  const bool last = unit.first_step + unit.steps == job.steps;
+  if (last) {
+    ForAmxRows(job, unit, kTiles, kPanels, sums,
+               [](const float*, const float* y, uint32_t) { hwy::Prefetch(y); });
   }
   const uint64_t x_step_bytes = uint64_t{job.tile_rows} * kAmxLineBytes;
   const uint64_t x_tile_bytes = x_step_bytes * job.steps;
   const uint64_t panel_bytes = PanelBytes(job.w);
   MultiplyAmxSteps<kTiles, kPanels>(
-      {.x = job.tiles + tile * x_tile_bytes + cut.first_step * x_step_bytes,
+      {.x = job.tiles + unit.tile * x_tile_bytes + unit.first_step * x_step_bytes,
        .x_tile_bytes = x_tile_bytes,
        .x_step_bytes = x_step_bytes,
-       .w = job.w.panels + panel * panel_bytes + uint64_t{cut.first_step} * kAmxWeightBytes,
+       .w = job.w.panels + unit.panel * panel_bytes + uint64_t{unit.first_step} * kAmxWeightBytes,
        .panel_bytes = panel_bytes,
-       .steps = cut.steps});
+       .steps = unit.steps});
   StoreAmxSums(sums);
-  const bool last = cut.first_step + cut.steps == job.steps;
-  const auto store = [&](const auto& to) {
-    ForAmxRows(job, tile, kTiles, panel, kPanels, sums, to);
-  };
-  switch (last ? job.round : ComputeType::kF32) {
-    case ComputeType::kF32: return store(RoundedTo<ComputeType::kF32>);
-    case ComputeType::kF16: return store(RoundedTo<ComputeType::kF16>);
-    case ComputeType::kBf16: return store(RoundedTo<ComputeType::kBf16>);
+  if (!last) return;
+  const auto store = [&](const auto& to) { ForAmxRows(job, unit, kTiles, kPanels, sums, to); };
+  switch (job.round) {
+    case ComputeType::kF32: return store(RoundAmxRow<ComputeType::kF32>);
+    case ComputeType::kF16: return store(RoundAmxRow<ComputeType::kF16>);
+    case ComputeType::kBf16: return store(RoundAmxRow<ComputeType::kBf16>);
   }
 }
 
-// Steps of k of two panels that stay in the L1 cache: 32 KiB.
-constexpr uint32_t kAmxBlockSteps = 16;
+// The panels that were multiplied: as many as go together best.
+uint32_t MultiplyAmxUnits(const AmxJob& job, const AmxUnit& unit, const ItemRange& range,
+                          AmxSums& sums) {
+  const bool one_tile = range.tile_end - unit.tile == 1;
+  const uint32_t panels = range.panel_end - unit.panel;
+  if (range.tile_end - range.tile_begin == 1 && panels >= kAmxStreams) {
+    MultiplyAmxUnit<1, kAmxStreams>(job, unit, sums);
+    return kAmxStreams;
+  }
+  if (one_tile && panels == 1) {
+    MultiplyAmxUnit<1, 1>(job, unit, sums);
+  } else if (one_tile) {
+    MultiplyAmxUnit<1, 2>(job, unit, sums);
+  } else if (panels == 1) {
+    MultiplyAmxUnit<2, 1>(job, unit, sums);
+  } else {
+    MultiplyAmxUnit<2, 2>(job, unit, sums);
+  }
+  return kAmxPair;
+}
 
-void MultiplyAmxItem(const AmxJob& job, uint32_t item) {
+void MultiplyAmxItem(const AmxJob& job, uint32_t item, uint32_t worker) {
   const ItemRange range = job.items.At(item);
   const AmxScope scope;
   AmxConfig config;
   for (const int tile : {0, 1, 2, 3, 4, 5}) config.Set(tile, job.tile_rows, kAmxLineBytes);
   for (const int tile : {6, 7}) config.Set(tile, kPairsStep / 2, kAmxLineBytes);
   LoadAmxConfig(config);
-  const bool streams = range.tile_end - range.tile_begin <= kAmxPair;
-  const uint32_t block = streams ? job.steps : kAmxBlockSteps;
-  for (uint32_t step = 0; step < job.steps; step += block) {
-    const AmxCut cut = {step, std::min(block, job.steps - step)};
-    for (uint32_t panel = range.panel_begin; panel < range.panel_end; panel += kAmxPair) {
-      const bool one_panel = panel + 1 == range.panel_end;
+  for (uint32_t step = 0; step < job.steps; step += job.block_steps) {
+    AmxSums* sums = job.sums + uint64_t{worker} * job.sums_per_worker;
+    const uint32_t steps = std::min(job.block_steps, job.steps - step);
+    for (uint32_t panel = range.panel_begin, done = 0; panel < range.panel_end; panel += done) {
       for (uint32_t tile = range.tile_begin; tile < range.tile_end; tile += kAmxPair) {
-        const bool one_tile = tile + 1 == range.tile_end;
-        if (one_tile && one_panel) {
-          MultiplyAmxTile<1, 1>(job, cut, tile, panel);
-        } else if (one_tile) {
-          MultiplyAmxTile<1, 2>(job, cut, tile, panel);
-        } else if (one_panel) {
-          MultiplyAmxTile<2, 1>(job, cut, tile, panel);
-        } else {
-          MultiplyAmxTile<2, 2>(job, cut, tile, panel);
-        }
+        done = MultiplyAmxUnits(job, {tile, panel, step, steps}, range, *sums++);
       }
     }
   }
@@ -238,7 +275,7 @@ void MultiplyAmxItem(const AmxJob& job, uint32_t item) {
 
 #else
 
-void MultiplyAmxItem(const AmxJob&, uint32_t) { QUIRE_CHECK(false); }  // no tiles here
+void MultiplyAmxItem(const AmxJob&, uint32_t, uint32_t) { QUIRE_CHECK(false); }  // no tiles
 
 #endif  // __x86_64__
 
@@ -252,8 +289,9 @@ namespace {
 HWY_EXPORT(PackAmxTile);
 HWY_EXPORT(MultiplyAmxItem);
 
-// Rows of x that stay in the L2 cache while a group of panels passes.
+// An item's rows of x, as many steps of them as are done at a time, stay in the L2 cache: 512 KiB.
 constexpr uint32_t kAmxBlockRows = 256;
+constexpr uint32_t kAmxBlockSteps = 32;
 
 }  // namespace
 
@@ -268,14 +306,6 @@ void MatmulAmx(const PackedMatrix& w, const float* x, std::span<float* const> y,
                 .tile_rows = DivUp(rows, tile_count),  // evenly high
                 .y = y,
                 .round = round};
-  const uint64_t tile_bytes = uint64_t{job.steps} * job.tile_rows * kAmxLineBytes;
-  std::byte* const tiles = scratch.Grow(tile_count * tile_bytes);
-  executor.ParallelFor(tile_count, [&](uint32_t tile, uint32_t) {
-    const uint32_t row = tile * job.tile_rows;
-    HWY_DYNAMIC_DISPATCH(PackAmxTile)
-    (x + uint64_t{row} * w.k, std::min(job.tile_rows, rows - row), job, tiles + tile * tile_bytes);
-  });
-  job.tiles = tiles;
   job.items = ItemPlan({.rows = rows,
                         .block_rows = kAmxBlockRows,
                         .tile_count = tile_count,
@@ -283,8 +313,22 @@ void MatmulAmx(const PackedMatrix& w, const float* x, std::span<float* const> y,
                         .panel_count = DivUp(w.n, kPanelColumns),
                         .panels_step = kAmxPair,
                         .workers = executor.worker_count()});
-  executor.ParallelFor(job.items.count(), [&](uint32_t item, uint32_t) {
-    HWY_DYNAMIC_DISPATCH(MultiplyAmxItem)(job, item);
+  const ItemRange first = job.items.At(0);
+  job.block_steps = first.tile_end <= kAmxPair ? job.steps : kAmxBlockSteps;
+  job.sums_per_worker = DivUp(first.tile_end, kAmxPair) * DivUp(first.panel_end, kAmxPair);
+  const uint64_t tile_bytes = uint64_t{job.steps} * job.tile_rows * kAmxLineBytes;
+  const uint64_t sums_bytes =
+      uint64_t{executor.worker_count()} * job.sums_per_worker * sizeof(AmxSums);
+  std::byte* const tiles = scratch.Grow(tile_count * tile_bytes + sums_bytes);
+  job.tiles = tiles;
+  job.sums = reinterpret_cast<AmxSums*>(tiles + tile_count * tile_bytes);
+  executor.ParallelFor(tile_count, [&](uint32_t tile, uint32_t) {
+    const uint32_t row = tile * job.tile_rows;
+    HWY_DYNAMIC_DISPATCH(PackAmxTile)
+    (x + uint64_t{row} * w.k, std::min(job.tile_rows, rows - row), job, tiles + tile * tile_bytes);
+  });
+  executor.ParallelFor(job.items.count(), [&](uint32_t item, uint32_t worker) {
+    HWY_DYNAMIC_DISPATCH(MultiplyAmxItem)(job, item, worker);
   });
 }
 
