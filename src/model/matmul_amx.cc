@@ -30,7 +30,6 @@ constexpr uint32_t kAmxLineBytes = 64;      // of a row of a tile
 constexpr uint32_t kAmxWeightBytes = 1024;  // of a tile of weights
 constexpr uint32_t kAmxPair = 2;            // tiles of rows, and panels, that go together
 constexpr uint32_t kAmxStreams = 4;         // panels that go together with one tile of rows
-constexpr uint32_t kAmxFetchSteps = 2;
 
 // Sums of a register tile.
 struct alignas(64) AmxSums {
@@ -95,12 +94,17 @@ struct AmxStep {
   const std::byte* w = nullptr;  // first panel
   uint64_t panel_bytes = 0;
   uint32_t steps = 0;
+  const std::byte* next = nullptr;  // a pair of tiles: its share of the next panels' weights
 };
 
-// Fetches the weights that come kAmxFetchSteps later, of the panels after these where these end: the
-// hardware alone does not read ahead far enough.
+// Weights are fetched before they are read. Where one tile of rows passes, those of two steps later,
+// at the end of the panels those of the next ones. In a block of rows, each of eight pairs of tiles
+// fetches an eighth of the next panels' step. (A loop over the lines would cost what they save.)
+constexpr uint32_t kAmxFetchSteps = 2;
+constexpr uint32_t kAmxShareBytes = kAmxWeightBytes / 8;
+
 template <uint32_t kPanels>
-void FetchAmxWeights(const AmxStep& step, const std::byte* w, uint32_t i) {
+HWY_INLINE void FetchAmxStream(const AmxStep& step, const std::byte* w, uint32_t i) {
   const bool ends = i + kAmxFetchSteps >= step.steps;
   w += kAmxFetchSteps * kAmxWeightBytes + (ends ? (kPanels - 1) * step.panel_bytes : 0);
   for (uint32_t p = 0; p < kPanels; ++p) {
@@ -110,12 +114,26 @@ void FetchAmxWeights(const AmxStep& step, const std::byte* w, uint32_t i) {
   }
 }
 
+template <uint32_t kPanels>
+HWY_INLINE void FetchAmxShare(const AmxStep& step, uint32_t i) {
+  const std::byte* const from = step.next + i * kAmxShareBytes;
+  QUIRE_UNROLL
+  for (uint32_t line = 0; line < kPanels * kAmxShareBytes / kAmxLineBytes; ++line) {
+    const uint32_t at = line * kAmxLineBytes;
+    hwy::Prefetch(from + at / kAmxShareBytes * step.panel_bytes + at % kAmxShareBytes);
+  }
+}
+
 template <uint32_t kTiles, uint32_t kPanels>
 void MultiplyAmxSteps(const AmxStep& step) {
   const std::byte* x = step.x;
   const std::byte* w = step.w;
   for (uint32_t i = 0; i < step.steps; ++i) {
-    if constexpr (kPanels == kAmxStreams) FetchAmxWeights<kPanels>(step, w, i);
+    if constexpr (kPanels == kAmxStreams) {
+      FetchAmxStream<kPanels>(step, w, i);
+    } else {
+      FetchAmxShare<kPanels>(step, i);
+    }
     LoadAmxTile<4>(x, kAmxLineBytes);
     LoadAmxTile<6>(w, kAmxLineBytes);
     MultiplyAmxBf16<0, 4, 6>();
@@ -167,6 +185,7 @@ struct AmxUnit {
   uint32_t panel = 0;
   uint32_t first_step = 0;
   uint32_t steps = 0;
+  uint32_t share = 0;  // of the next panels, that it fetches
 };
 
 // Calls visit(sums, y, columns) for each row of each panel that a register tile has.
@@ -210,20 +229,20 @@ void MultiplyAmxUnit(const AmxJob& job, const AmxUnit& unit, AmxSums& sums) {
     LoadAmxSums(sums);
   }
   const bool last = unit.first_step + unit.steps == job.steps;
-  if (last) {
-    ForAmxRows(job, unit, kTiles, kPanels, sums,
-               [](const float*, const float* y, uint32_t) { hwy::Prefetch(y); });
-  }
   const uint64_t x_step_bytes = uint64_t{job.tile_rows} * kAmxLineBytes;
   const uint64_t x_tile_bytes = x_step_bytes * job.steps;
   const uint64_t panel_bytes = PanelBytes(job.w);
+  const std::byte* const weights =
+      job.w.panels + unit.panel * panel_bytes + uint64_t{unit.first_step} * kAmxWeightBytes;
   MultiplyAmxSteps<kTiles, kPanels>(
       {.x = job.tiles + unit.tile * x_tile_bytes + unit.first_step * x_step_bytes,
        .x_tile_bytes = x_tile_bytes,
        .x_step_bytes = x_step_bytes,
-       .w = job.w.panels + unit.panel * panel_bytes + uint64_t{unit.first_step} * kAmxWeightBytes,
+       .w = weights,
        .panel_bytes = panel_bytes,
-       .steps = unit.steps});
+       .steps = unit.steps,
+       .next =
+           weights + kPanels * panel_bytes + uint64_t{unit.share} * unit.steps * kAmxShareBytes});
   StoreAmxSums(sums);
   if (!last) return;
   const auto store = [&](const auto& to) { ForAmxRows(job, unit, kTiles, kPanels, sums, to); };
@@ -262,12 +281,15 @@ void MultiplyAmxItem(const AmxJob& job, uint32_t item, uint32_t worker) {
   for (const int tile : {0, 1, 2, 3, 4, 5}) config.Set(tile, job.tile_rows, kAmxLineBytes);
   for (const int tile : {6, 7}) config.Set(tile, kPairsStep / 2, kAmxLineBytes);
   LoadAmxConfig(config);
+  const uint32_t pairs = DivUp(range.tile_end - range.tile_begin, kAmxPair);
   for (uint32_t step = 0; step < job.steps; step += job.block_steps) {
     AmxSums* sums = job.sums + uint64_t{worker} * job.sums_per_worker;
     const uint32_t steps = std::min(job.block_steps, job.steps - step);
     for (uint32_t panel = range.panel_begin, done = 0; panel < range.panel_end; panel += done) {
-      for (uint32_t tile = range.tile_begin; tile < range.tile_end; tile += kAmxPair) {
-        done = MultiplyAmxUnits(job, {tile, panel, step, steps}, range, *sums++);
+      AmxUnit unit = {.panel = panel, .first_step = step, .steps = steps};
+      for (; unit.share < pairs; ++unit.share) {
+        unit.tile = range.tile_begin + unit.share * kAmxPair;
+        done = MultiplyAmxUnits(job, unit, range, *sums++);
       }
     }
   }
