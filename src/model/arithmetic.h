@@ -16,8 +16,8 @@ enum class Arithmetic : uint8_t {
   kDot16Amx,     // bf16 weights by the matrix tiles of AMX
 };
 
-inline constexpr std::array kArithmeticClasses = {
-    Arithmetic::kFma32, Arithmetic::kDot16Avx512, Arithmetic::kDot16Amx};
+inline constexpr std::array kArithmeticClasses = {Arithmetic::kFma32, Arithmetic::kDot16Avx512,
+                                                  Arithmetic::kDot16Amx};
 
 /// The value of NumericProfile::arithmetic: "fma32", "dot16-avx512", "dot16-amx".
 std::string_view ArithmeticName(Arithmetic arithmetic);

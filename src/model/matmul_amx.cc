@@ -97,9 +97,9 @@ struct AmxStep {
   const std::byte* next = nullptr;  // a pair of tiles: its share of the next panels' weights
 };
 
-// Weights are fetched before they are read. Where one tile of rows passes, those of two steps later,
-// at the end of the panels those of the next ones. In a block of rows, each of eight pairs of tiles
-// fetches an eighth of the next panels' step. (A loop over the lines would cost what they save.)
+// Weights are fetched before they are read. Where one tile of rows passes: those of two steps
+// later, at the end of the panels those of the next ones. In a block: each of eight pairs of tiles
+// fetches an eighth of the next panels' step (a loop over the lines would cost what that saves).
 constexpr uint32_t kAmxFetchSteps = 2;
 constexpr uint32_t kAmxShareBytes = kAmxWeightBytes / 8;
 

@@ -160,10 +160,9 @@ uint64_t MatrixBytes(const ModelConfig& config, const LayerRange& range, Compute
   PackedMatrix embedding;
   PackedMatrix head;
   uint64_t bytes = 0;
-  ForEachMatrix(config, range, layers, embedding, head,
-                [&](PackedMatrix&, uint32_t n, uint32_t k) {
-                  bytes += AlignedBytes({.n = n, .k = k, .type = type});
-                });
+  ForEachMatrix(config, range, layers, embedding, head, [&](PackedMatrix&, uint32_t n, uint32_t k) {
+    bytes += AlignedBytes({.n = n, .k = k, .type = type});
+  });
   return bytes;
 }
 
@@ -293,8 +292,7 @@ class Weights::Loader {
     uint64_t bytes = 0;
     ForEachMatrix(config_, range_, weights_->layers_, weights_->embedding_, weights_->head_,
                   [&](PackedMatrix& matrix, uint32_t n, uint32_t k) {
-                    matrix = {
-                        .n = n, .k = k, .type = weights_->type_, .order = options_.order};
+                    matrix = {.n = n, .k = k, .type = weights_->type_, .order = options_.order};
                     matrices.push_back(&matrix);
                     bytes += AlignedBytes(matrix);
                   });

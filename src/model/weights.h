@@ -66,7 +66,7 @@ class Weights {
   /// Reads every tensor of the config from the source, in the order of their names.
   ///
   /// Errors: kCorrupt a tensor is missing or has another shape; kUnsupported matrices of different
-  ///         types, or of one that has no such order, or a tensor that the config does not call for;
+  ///         types, or of one that has no such order, a tensor that the config does not call for;
   ///         kNoSpace; what the source says.
   ///         The message names source, tensor, shape expected and found
   static Result<std::unique_ptr<Weights>> Load(const TensorSource& source,
