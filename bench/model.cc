@@ -5,7 +5,8 @@
 // contexts, of a narrow model with as many layers, against reading weights, K and V. What sealing
 // costs: a prefill chunk into a cache that encodes beside the same into one that does not, of this
 // layer and of a model as small as the bundled one. What adapters cost: steps of sequences of two
-// adapters and of the base model beside the same steps of the base model alone.
+// adapters and of the base model beside the same steps of the base model alone. What the classes
+// dot16 save: prompts and decoded tokens of each that the processor has beside the same in fma32.
 #include "model/model.h"
 
 #include <fmt/format.h>
@@ -32,7 +33,8 @@ namespace quire::bench {
 namespace {
 
 constexpr uint32_t kChunkTokens = 512;
-constexpr uint32_t kDecodeTokens = 8;   // of a round
+constexpr uint32_t kDecodeTokens = 8;  // of a round
+constexpr uint32_t kLongTokens = 4096;
 constexpr uint64_t kCachesPerPass = 4;  // weights, in last-level caches, at least
 constexpr uint32_t kLayersMin = 4;
 constexpr uint32_t kLayersMax = 28;  // the model's own number
@@ -49,10 +51,11 @@ uint32_t LayersBeyondCache() {
       DivUp(kCachesPerPass * LastLevelCacheBytes(), layer_bytes), kLayersMin, kLayersMax));
 }
 
-Result<std::shared_ptr<model::Model>> RandomModel(const model::ModelConfig& config) {
-  QUIRE_ASSIGN(
-      std::unique_ptr<model::Model> made,
-      model::Model::Create(config, model::RandomTensors(config, ComputeType::kBf16, 1), {}));
+Result<std::shared_ptr<model::Model>> RandomModel(
+    const model::ModelConfig& config, model::Arithmetic arithmetic = model::Arithmetic::kFma32) {
+  QUIRE_ASSIGN(std::unique_ptr<model::Model> made,
+               model::Model::Create(config, model::RandomTensors(config, ComputeType::kBf16, 1),
+                                    {.arithmetic = arithmetic}));
   return std::shared_ptr<model::Model>(std::move(made));
 }
 
@@ -60,7 +63,8 @@ Result<std::shared_ptr<model::Model>> RandomModel(const model::ModelConfig& conf
 class Runner {
  public:
   static Result<std::shared_ptr<Runner>> Create(std::shared_ptr<model::Model> model, Codec codec,
-                                                uint32_t threads, uint32_t sequences = 1) {
+                                                uint32_t threads, uint32_t sequences = 1,
+                                                uint32_t prompt_tokens = kChunkTokens) {
     auto runner = std::shared_ptr<Runner>(new Runner());
     const model::ModelConfig config = model->config();
     runner->model_ = std::move(model);
@@ -69,9 +73,10 @@ class Runner {
     options.geometry = model::GeometryOf(config);
     options.profile = NumericProfile::Uniform(codec);
     options.profile.open_dtype = Codec::kBf16;
+    options.profile.arithmetic = model::ArithmeticName(runner->model_->arithmetic());
     options.hot_bytes = kHotBytes;
     QUIRE_ASSIGN(runner->cache_, Cache::Create(std::move(options)));
-    for (uint32_t i = 0; i < kChunkTokens; ++i) {
+    for (uint32_t i = 0; i < prompt_tokens; ++i) {
       runner->prompt_.push_back(static_cast<TokenId>(i * 7919 % config.vocab));
     }
     const Identity identity{.weights = runner->model_->fingerprint()};
@@ -103,10 +108,14 @@ class Runner {
 
   Executor& executor() { return *executor_; }
 
-  // Seconds for a chunk from position 0, without logits.
+  // Seconds for the prompt in chunks from position 0, without logits.
   double Prefill() {
     for (const auto& sequence : sequences_) sequence->Reset();
-    return Step(prompt_, nullptr);
+    double seconds = 0;
+    for (size_t at = 0; at < prompt_.size(); at += kChunkTokens) {
+      seconds += Step(std::span(prompt_).subspan(at, kChunkTokens), nullptr);
+    }
+    return seconds;
   }
 
   // Seconds for token `at` of the first few after `depth` tokens, with logits; they come in order.
@@ -233,6 +242,61 @@ Result<Subject> Adapters(bool prefill, uint32_t sequences, uint32_t threads) {
                .floor = step(base)};
 }
 
+// Runners of models that are alike but for their arithmetic.
+struct Classes {
+  std::shared_ptr<Runner> dot16;
+  std::shared_ptr<Runner> fma32;
+
+  static Result<Classes> Create(model::Arithmetic arithmetic, uint32_t layers, uint32_t threads,
+                                uint32_t tokens) {
+    const auto runner = [&](model::Arithmetic each) -> Result<std::shared_ptr<Runner>> {
+      QUIRE_ASSIGN(auto model, RandomModel(LargeShape(layers), each));
+      return Runner::Create(std::move(model), Codec::kBf16, threads, 1, tokens);
+    };
+    QUIRE_ASSIGN(auto dot16, runner(arithmetic));
+    QUIRE_ASSIGN(auto fma32, runner(model::Arithmetic::kFma32));
+    return Classes{std::move(dot16), std::move(fma32)};
+  }
+};
+
+Result<Subject> PrefillBesideFma32(model::Arithmetic arithmetic, uint32_t tokens,
+                                   uint32_t threads) {
+  QUIRE_ASSIGN(const Classes classes, Classes::Create(arithmetic, 1, threads, tokens));
+  return Timed{.unit = "ms",
+               .less_is_better = true,
+               .amount = 1e3,
+               .slice = fmt::format("{} tokens in chunks of {}, 1 layer", tokens, kChunkTokens),
+               .work = [=](uint32_t) { return classes.dot16->Prefill(); },
+               .floor = [=](uint32_t) { return classes.fma32->Prefill(); }};
+}
+
+Result<Subject> DecodeBesideFma32(model::Arithmetic arithmetic, uint32_t threads) {
+  const uint32_t layers = LayersBeyondCache();
+  QUIRE_ASSIGN(const Classes classes, Classes::Create(arithmetic, layers, threads, kChunkTokens));
+  return Timed{.unit = "ms",
+               .less_is_better = true,
+               .amount = 1e3 / kDecodeTokens,
+               .places = kDecodeTokens,
+               .slice = fmt::format("1 token, {} layers", layers),
+               .work = [=](uint32_t token) { return classes.dot16->Decode(token); },
+               .floor = [=](uint32_t token) { return classes.fma32->Decode(token); }};
+}
+
+std::vector<Case> ArithmeticCases(uint32_t threads) {
+  std::vector<Case> cases;
+  for (const model::Arithmetic arithmetic : model::kArithmeticClasses) {
+    if (arithmetic == model::Arithmetic::kFma32 || !model::IsUsable(arithmetic)) continue;
+    const std::string_view name = model::ArithmeticName(arithmetic);
+    for (const uint32_t tokens : {kChunkTokens, kLongTokens}) {
+      cases.push_back({.name = fmt::format("prefill/bf16/{}/tokens{}/t{}", name, tokens, threads),
+                       .prepare = [=] { return PrefillBesideFma32(arithmetic, tokens, threads); }});
+    }
+    cases.push_back({.name = fmt::format("decode/bf16/{}/depth0/t{}", name, threads),
+                     .prepare = [=] { return DecodeBesideFma32(arithmetic, threads); }});
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<Case> ModelCases(const Options& options) {
@@ -255,6 +319,7 @@ std::vector<Case> ModelCases(const Options& options) {
     cases.push_back({.name = fmt::format("prefill/bf16/adapters{}/chunk{}/b3/t{}", kAdapterRank,
                                          kChunkTokens, threads),
                      .prepare = [=] { return Adapters(true, 3, threads); }});
+    for (Case& each : ArithmeticCases(threads)) cases.push_back(std::move(each));
     for (const char* const shape : {"tiny", "qwen3-0.6b"}) {
       const model::ModelConfig config = shape == std::string("tiny") ? TinyShape() : LargeShape(1);
       for (const Codec codec : kCodecs) {

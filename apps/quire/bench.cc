@@ -354,6 +354,12 @@ int RunBench(BenchFlags& flags) {
   }
   const auto device = OpenDevice(flags.device);
   if (!device) return Report("bench", device.error());
+  if (*device == nullptr && flags.device.arithmetic != DeviceFlags{}.arithmetic) {
+    return Report("bench", Error{ErrorCode::kUnsupported,
+                                 fmt::format("--arithmetic {}: cases of the processor have theirs "
+                                             "in their names, as `quire bench model --case dot16`",
+                                             flags.device.arithmetic)});
+  }
   if (*device != nullptr && !DeviceBenches().contains(flags.name)) {
     return Report("bench", Error{ErrorCode::kUnsupported,
                                  fmt::format("{} has no cases on a device; attention, cascade "

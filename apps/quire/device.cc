@@ -53,27 +53,27 @@ void AddDeviceFlags(Command& command, DeviceFlags& flags) {
                .shows_default = true});
   command.Add({.name = "--arithmetic",
                .value = &flags.arithmetic,
-               .help = "How a device computes. fma32: with the bits of the processor; mma16: on "
-                       "matrix units, in products of 16 bits. Blocks of one are never taken for "
-                       "the other's",
-               .check = OneOf{"fma32", "mma16"},
+               .help = "How it computes. fma32: with the same bits on every processor and device; "
+                       "mma16: on a device's matrix units, in products of 16 bits; dot16: a model "
+                       "of bf16 by the processor's products of bf16, the faster of dot16-amx and "
+                       "dot16-avx512 that it has. Blocks of one are never taken for another's",
+               .check = OneOf{"fma32", "mma16", "dot16", "dot16-amx", "dot16-avx512"},
                .shows_default = true});
 }
 
 Result<std::unique_ptr<cuda::Backend>> OpenDevice(const DeviceFlags& flags) {
   const std::string& name = flags.device;
+  if (name == "cpu") {
+    QUIRE_TRY(ArithmeticOf(flags));
+    return nullptr;
+  }
   const std::optional<cuda::Arithmetic> arithmetic = cuda::ParseArithmetic(flags.arithmetic);
   if (!arithmetic) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("--arithmetic {}: write fma32 or mma16", flags.arithmetic));
-  }
-  if (name == "cpu" && *arithmetic != cuda::Arithmetic::kFma32) {
     return Fail(ErrorCode::kUnsupported,
-                fmt::format("--arithmetic {}: the processor computes in fma32; devices do this, or "
-                            "--device emulated for checks",
-                            flags.arithmetic));
+                fmt::format("--arithmetic {}: the processor's alone; with --device {} write "
+                            "--arithmetic fma32 or mma16",
+                            flags.arithmetic, name));
   }
-  if (name == "cpu") return nullptr;
   const std::string_view bare = BareName(name);
   const cuda::BackendOptions options{.arithmetic = *arithmetic, .bulk_copies = bare == name};
   if (bare == "emulated") return cuda::MakeEmulatedBackend(options);
@@ -92,6 +92,17 @@ Result<std::unique_ptr<cuda::Backend>> OpenDevice(const DeviceFlags& flags) {
 #endif
 }
 
+Result<model::Arithmetic> ArithmeticOf(const DeviceFlags& flags) {
+  if (flags.device != "cpu") return model::Arithmetic::kFma32;
+  if (cuda::ParseArithmetic(flags.arithmetic) == cuda::Arithmetic::kMma16) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("--arithmetic {}: devices do this, or --device emulated for checks; "
+                            "the processor computes in fma32 or dot16",
+                            flags.arithmetic));
+  }
+  return model::ChooseArithmetic(flags.arithmetic);
+}
+
 nlohmann::ordered_json DeviceNames() {
   auto names = nlohmann::ordered_json::array({"cpu"});
 #if defined(QUIRE_WITH_CUDA)
@@ -103,11 +114,13 @@ nlohmann::ordered_json DeviceNames() {
 
 nlohmann::ordered_json ArithmeticClasses() {
   auto classes = nlohmann::ordered_json::array();
+  for (const model::Arithmetic arithmetic : model::kArithmeticClasses) {
+    if (model::IsUsable(arithmetic)) classes.push_back(model::ArithmeticName(arithmetic));
+  }
   const auto add = [&](cuda::Arithmetic arithmetic, std::string_view target) {
     const std::string name = cuda::ArithmeticClass(arithmetic, target);
     if (std::find(classes.begin(), classes.end(), name) == classes.end()) classes.push_back(name);
   };
-  add(cuda::Arithmetic::kFma32, "host");
   add(cuda::Arithmetic::kMma16, "host");
 #if defined(QUIRE_WITH_CUDA)
   for (const cuda::DeviceInfo& device : cuda::ListDevices()) {

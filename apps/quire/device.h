@@ -10,6 +10,7 @@
 
 #include "apps/quire/command.h"
 #include "cuda/backend.h"
+#include "model/arithmetic.h"
 #include "quire/error.h"
 
 namespace quire::app {
@@ -28,10 +29,14 @@ void AddDeviceFlags(Command& command, DeviceFlags& flags);
 
 /// Null: the processor itself.
 /// Errors: kUnsupported a device that this build or machine does not have, or an arithmetic that
-///         the device does not have; says what to do
+///         the device, or the processor itself, does not have; says what to do
 Result<std::unique_ptr<cuda::Backend>> OpenDevice(const DeviceFlags& flags);
 
-/// The arithmetic classes that this build can compute in here, as a profile names them.
+/// How the processor multiplies with these flags; on a device, as it always does.
+/// Errors: as OpenDevice
+Result<model::Arithmetic> ArithmeticOf(const DeviceFlags& flags);
+
+/// The arithmetic classes that this build and machine can compute in, as a profile names them.
 nlohmann::ordered_json ArithmeticClasses();
 
 /// "cpu", and what else this build can use here.

@@ -77,7 +77,7 @@ int Info(bool json) {
     fmt::print("CPU target    {}\n", target);
     fmt::print("arithmetic    {}, kernel revision {}\n", NumericProfile{}.arithmetic,
                kKernelRevision);
-    fmt::print("on devices    --arithmetic fma32 or mma16; classes");
+    fmt::print("--arithmetic  fma32, dot16 on processors, mma16 on devices; classes here");
     for (const auto& name : report["arithmetic_classes"])
       fmt::print(" {}", name.get<std::string>());
     fmt::print("\nlast-level cache {}\ndevices      ", FormatBytes(LastLevelCacheBytes()));

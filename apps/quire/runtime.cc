@@ -84,6 +84,7 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
   QUIRE_ASSIGN(options.hot_bytes, ParseBytes(flags.hot_bytes));
   QUIRE_ASSIGN(options.hot_bytes_max, ParseBytes(flags.hot_bytes_max));
   options.tokens_max = flags.max_seq_len != 0 ? flags.max_seq_len : model.config().positions_max;
+  options.profile.arithmetic = model::ArithmeticName(model.arithmetic());
   if (device != nullptr) device->Choose(options);
   return options;
 }
@@ -314,12 +315,14 @@ std::string SettingsOf(const model::Model& model, const CacheOptions& cache,
 }  // namespace
 
 Result<void> Runtime::LoadModel(const RuntimeFlags& flags, const ranks::Group* group) {
+  QUIRE_ASSIGN(const model::Arithmetic arithmetic, ArithmeticOf(flags.device));
   ProgressBar bar("loading " + flags.model);
   model::LoadOptions options = {
       .compute_f32 = flags.compute == "f32",
       .window = flags.window,
       .progress = [&bar](uint64_t done, uint64_t total) { bar.Update(done, total); },
-      .operators = device_ == nullptr ? model::OperatorsFactory() : device_->operators()};
+      .operators = device_ == nullptr ? model::OperatorsFactory() : device_->operators(),
+      .arithmetic = arithmetic};
   if (group != nullptr && group->rank() > 0) options.progress = {};
   if (group != nullptr && IsPipeline(flags)) {
     options.stage = group->rank();

@@ -66,11 +66,16 @@ typedef struct quire_engine_options {
   const char* keys_file;
   const char* keys_command;
   const uint8_t* key;
+  // How matrices are multiplied (docs/numerics.md). NULL: "fma32", the same bits on every machine.
+  // A model of bf16 may have "dot16": by the processor's products of bf16, that is "dot16-amx" or
+  // else "dot16-avx512", whichever it has; blocks of one are never taken for another's.
+  const char* arithmetic;
 } quire_engine_options;
 
 /// Loads the model and opens the store; a thread of the engine's own computes from now on.
 ///
 /// Errors:   QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_UNSUPPORTED of the model's files;
+///           QUIRE_UNSUPPORTED the processor, or the model, lacks what the arithmetic needs;
 ///           QUIRE_NOT_FOUND a file that opens the remote; QUIRE_INVALID_ARGUMENT; QUIRE_NO_SPACE
 ///           hot_bytes; QUIRE_BUSY another process has the store; QUIRE_IO
 /// Lifetime: it ends when it and all its sessions have been freed; then published blocks are

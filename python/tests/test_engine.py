@@ -168,6 +168,18 @@ def test_says_what_it_holds_and_moves_it_to_the_store(stored):
     assert stored.ask(TEXT, max_tokens=1).read().loaded_tokens > 0  # and back
 
 
+def test_an_arithmetic_class_has_blocks_of_its_own(tmp_path):
+    for name in ("fma32", "dot16"):
+        for again in (False, True):
+            try:
+                engine = Engine(MODEL, store=tmp_path, hot_bytes=4 << 20, arithmetic=name)
+            except quire.UnsupportedError as error:
+                pytest.skip(str(error))
+            with engine:
+                answer = engine.ask(TEXT, max_tokens=1, stop=False).read()
+                assert (answer.reused_tokens > 0) == again, name
+
+
 def test_options_reach_the_engine(tmp_path):
     with Engine(MODEL, hot_bytes=4 << 20, hot_bytes_max=8 << 20, threads=1, codec="int8",
                 block_tokens=32, chunk_tokens=64, policy="quire", load="never",
@@ -179,7 +191,7 @@ def test_options_reach_the_engine(tmp_path):
         with pytest.raises(quire.TooLargeError):
             engine.resize(9 << 20)
     for wrong in ({"codec": "int3"}, {"policy": "mru"}, {"load": "maybe"}, {"sink_tokens": 4},
-                  {"eviction_batch": "some"}, {"layout": "row"}, {"placement": "worst_fit"}):
+                  {"eviction_batch": "some"}, {"layout": "row"}, {"placement": "worst_fit"}, {"arithmetic": "tf32"}):
         with pytest.raises(quire.InvalidArgumentError):
             Engine(MODEL, hot_bytes=4 << 20, **wrong)
     with pytest.raises(quire.NotFoundError):

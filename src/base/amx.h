@@ -79,6 +79,13 @@ inline void ClearAmxTile() {
   asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
 }
 
+/// Adds the products of tiles kA [rows][pairs of k] and kB [pairs of k][columns], of bf16, to tile
+/// kSum, of f32.
+template <int kSum, int kA, int kB>
+inline void MultiplyAmxBf16() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kA), "i"(kB));
+}
+
 #endif  // __x86_64__
 
 }  // namespace quire

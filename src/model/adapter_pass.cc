@@ -61,7 +61,7 @@ void AdapterPass::GrowScratch(uint64_t values, uint32_t workers) {
     const auto grow = [](auto& to, uint64_t count) {
       if (to.size() < count) to.resize(count);
     };
-    grow(scratch.matmul.packed_rows, (rows + kTileSlack) * values);
+    scratch.matmul.Grow((rows + kTileSlack) * values * sizeof(float));
     grow(scratch.rows, rows * values);
     grow(scratch.pointers, rows);
   }

@@ -6,6 +6,7 @@
 #include "base/bits.h"
 #include "model/layers.h"
 #include "model/matmul.h"
+#include "model/matmul_amx.h"
 #include "model/operators.h"
 
 namespace quire::model {
@@ -53,7 +54,7 @@ class CpuOperators final : public Operators {
     outputs_.resize(rows_);
     for (uint32_t row = 0; row < rows_; ++row) outputs_[row] = Row(y, row);
     const ComputeType round = bias.empty() ? model_.compute : ComputeType::kF32;
-    Matmul(matrix, Data(x), outputs_, round, matmul_, *executor_);
+    Product(matrix, Data(x), outputs_, round);
     if (bias.empty()) return;
     ForRows([&](uint32_t row) { AddRow(bias.data(), matrix.n, model_.compute, Row(y, row)); });
   }
@@ -95,13 +96,18 @@ class CpuOperators final : public Operators {
     ForRows(static_cast<uint32_t>(rows.size()), [&](uint32_t i) {
       NormTo(Row(Rows::kHidden, rows[i]), model_.weights.final_norm(), Row(Rows::kNormed, i));
     });
-    Matmul(model_.weights.head(), Data(Rows::kNormed), outputs, ComputeType::kF32, matmul_,
-           *executor_);
+    Product(model_.weights.head(), Data(Rows::kNormed), outputs, ComputeType::kF32);
     return {};
   }
 
  private:
   const ModelConfig& config() const { return model_.config; }
+
+  void Product(const PackedMatrix& matrix, const float* x, std::span<float* const> y,
+               ComputeType round) {
+    const auto product = model_.arithmetic == Arithmetic::kDot16Amx ? MatmulAmx : Matmul;
+    product(matrix, x, y, round, matmul_, *executor_);
+  }
 
   HeadsOp HeadsOf(uint32_t heads, const std::vector<float>& norm) const {
     return {.heads = heads,

@@ -183,7 +183,7 @@ class NaiveModel {
 
 void ExpectClose(const ModelConfig& config, ComputeType type, size_t token_count, uint32_t chunk) {
   const RandomTensors source(config, type, 3);
-  const std::unique_ptr<Model> model = MakeModel(config, type, 3, /*compute_f32=*/true);
+  const std::unique_ptr<Model> model = MakeModel(config, type, 3, {.compute_f32 = true});
   const std::unique_ptr<Cache> cache = MakeCache(config, Codec::kF32);
   const std::unique_ptr<AttentionBackend> attention = MakeAttention();
   const std::unique_ptr<Executor> executor = MakeThreadPool(2);

@@ -5,13 +5,18 @@
 // Few rows: every weight is read once and widened on the fly, all of k in one go; memory is the
 // limit. Many rows: k is cut so that a panel's step, widened once into the L1 cache, serves a block
 // of rows whose step fits in the L2 cache. The sums go on from what is in y: still one chain.
+//
+// Weights in pairs are not widened: an instruction multiplies two of them with two inputs, which
+// lie in their tile as one value of four bytes. So a step of k is a pair, and all else is the same.
 #include "model/matmul.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/bits.h"
 #include "base/check.h"
+#include "model/matmul_items.h"
 #include "model/targets.h"
 #include "model/tensor_source.h"
 
@@ -34,17 +39,22 @@ struct TileShape {
   uint32_t tile_panels = 0;  // that go together best
 };
 
+// What a step of k multiplies with: a value, or a pair of bf16.
+enum class Weight : uint8_t { kF32, kF16, kBf16, kPair };
+
+constexpr uint64_t WeightBytes(Weight weight) {
+  return weight == Weight::kF32 || weight == Weight::kPair ? 4 : 2;
+}
+
 // One product, as the workers see it.
 struct MatmulJob {
   PackedMatrix w;
-  const float* tiles = nullptr;  // [tile_count][k][tile_rows]
+  uint32_t depth = 0;            // steps of k
+  const float* tiles = nullptr;  // [tile_count][depth][tile_rows]
   std::span<float* const> y = {};
   TileShape shape = {};
-  uint32_t panel_count = 0;
   ComputeType round = ComputeType::kF32;
-  // How it is cut into items: [tile blocks][panel groups].
-  uint32_t tiles_per_item = 0;
-  uint32_t panels_per_item = 0;
+  ItemPlan items = {};
 };
 
 }  // namespace quire::model
@@ -75,17 +85,17 @@ constexpr uint32_t kFetchBytes = 1024;
 constexpr uint32_t kLineBytes = 64;
 constexpr bool FetchesAhead(uint32_t rows) { return kLanes == kPanelColumns && rows == 1; }
 
-// Values of k that are widened at a time: 16 KiB of f32 a panel.
+// Steps of k that are widened at a time: 16 KiB a panel.
 constexpr uint32_t kWidenedDepth = 256;
 // From this many tiles on it pays to widen weights once for all of them.
 constexpr uint32_t kWidenTilesMin = 3;
 
-template <ComputeType kType>
+template <Weight kWeight>
 HWY_INLINE hn::Vec<F32> LoadWeights(const std::byte* p) {
   const F32 d;
-  if constexpr (kType == ComputeType::kF32) {
+  if constexpr (WeightBytes(kWeight) == 4) {
     return hn::LoadU(d, reinterpret_cast<const float*>(p));
-  } else if constexpr (kType == ComputeType::kBf16) {
+  } else if constexpr (kWeight == Weight::kBf16) {
     const hn::Rebind<hwy::bfloat16_t, F32> d16;
     return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::bfloat16_t*>(p)));
   } else {
@@ -94,11 +104,29 @@ HWY_INLINE hn::Vec<F32> LoadWeights(const std::byte* p) {
   }
 }
 
-// A few panels times one tile over a step of k.
+#if defined(__x86_64__) && HWY_TARGET <= HWY_AVX3
+#define QUIRE_MODEL_PAIRS 1
+#else
+#define QUIRE_MODEL_PAIRS 0
+#endif
+
+template <Weight kWeight>
+HWY_INLINE hn::Vec<F32> MultiplyAdd(hn::Vec<F32> input, hn::Vec<F32> weights, hn::Vec<F32> sum) {
+#if QUIRE_MODEL_PAIRS
+  if constexpr (kWeight == Weight::kPair) {
+    // Written out: the target that the kernel is compiled for need not have it, the processor has.
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(input.raw), "v"(weights.raw));
+    return sum;
+  }
+#endif
+  return hn::MulAdd(input, weights, sum);
+}
+
+// A few panels times one tile over some steps of k.
 struct TileStep {
   const float* x = nullptr;      // [depth][x_step]
   uint32_t x_step = 0;           // rows of the tile as it was packed
-  uint32_t depth = 0;            // values of k
+  uint32_t depth = 0;            // steps of k
   const std::byte* w = nullptr;  // first panel at this k
   uint64_t panel_bytes = 0;      // from one panel to the next
   float* const* y = nullptr;     // [rows]
@@ -134,11 +162,11 @@ HWY_INLINE void RoundSums(hn::Vec<F32> (&sums)[kCount]) {
   for (size_t i = 0; i < kCount; ++i) sums[i] = RoundTo<kRound>(F32(), sums[i]);
 }
 
-template <ComputeType kType, uint32_t kRows, uint32_t kPanels>
+template <Weight kWeight, uint32_t kRows, uint32_t kPanels>
 HWY_NOINLINE void MultiplyTile(const TileStep& step) {
   const F32 d;
   constexpr size_t kVectors = kPanels * kPanelVectors;
-  constexpr size_t kValueBytes = TypeBytes(kType);
+  constexpr size_t kValueBytes = WeightBytes(kWeight);
   hn::Vec<F32> sums[kRows * kVectors];
   QUIRE_UNROLL
   for (size_t i = 0; i < kRows * kVectors; ++i) sums[i] = hn::Zero(d);
@@ -152,7 +180,7 @@ HWY_NOINLINE void MultiplyTile(const TileStep& step) {
   const std::byte* w = step.w;
   const auto weights = [&](size_t v) HWY_ATTR {
     const std::byte* panel = w + (v / kPanelVectors) * step.panel_bytes;
-    return LoadWeights<kType>(panel + (v % kPanelVectors) * kLanes * kValueBytes);
+    return LoadWeights<kWeight>(panel + (v % kPanelVectors) * kLanes * kValueBytes);
   };
   for (uint32_t k = 0; k < step.depth; ++k) {
     // The fewer of the two stay in registers, the others come one by one; the order of these loops
@@ -170,7 +198,7 @@ HWY_NOINLINE void MultiplyTile(const TileStep& step) {
         const auto column = weights(v);
         QUIRE_UNROLL
         for (size_t r = 0; r < kRows; ++r) {
-          sums[r * kVectors + v] = hn::MulAdd(inputs[r], column, sums[r * kVectors + v]);
+          sums[r * kVectors + v] = MultiplyAdd<kWeight>(inputs[r], column, sums[r * kVectors + v]);
         }
       }
     } else {
@@ -182,7 +210,7 @@ HWY_NOINLINE void MultiplyTile(const TileStep& step) {
         const auto input = hn::Set(d, x[r]);
         QUIRE_UNROLL
         for (size_t v = 0; v < kVectors; ++v) {
-          sums[r * kVectors + v] = hn::MulAdd(input, columns[v], sums[r * kVectors + v]);
+          sums[r * kVectors + v] = MultiplyAdd<kWeight>(input, columns[v], sums[r * kVectors + v]);
         }
       }
     }
@@ -206,80 +234,76 @@ TileStep After(TileStep step, uint32_t count) {
 }
 
 // All of `panels` panels, as many at a time as the registers hold.
-template <ComputeType kType, uint32_t kRows>
+template <Weight kWeight, uint32_t kRows>
 void MultiplyPanels(TileStep step, uint32_t panels) {
   constexpr uint32_t kPanels = TilePanels(kRows);
   for (; panels >= kPanels; panels -= kPanels) {
-    MultiplyTile<kType, kRows, kPanels>(step);
+    MultiplyTile<kWeight, kRows, kPanels>(step);
     step = After(step, kPanels);
   }
   for (; panels > 0; --panels) {
-    MultiplyTile<kType, kRows, 1>(step);
+    MultiplyTile<kWeight, kRows, 1>(step);
     step = After(step, 1);
   }
 }
 
-template <ComputeType kType, uint32_t kRows = kTileRows>
+template <Weight kWeight, uint32_t kRows = kTileRows>
 void MultiplyRows(const TileStep& step, uint32_t rows, uint32_t panels) {
   if constexpr (kRows > 0) {
-    if (rows == kRows) return MultiplyPanels<kType, kRows>(step, panels);
-    MultiplyRows<kType, kRows - 1>(step, rows, panels);
+    if (rows == kRows) return MultiplyPanels<kWeight, kRows>(step, panels);
+    MultiplyRows<kWeight, kRows - 1>(step, rows, panels);
   }
 }
 
 // Widens `depth` values of k of one panel.
-template <ComputeType kType>
+template <Weight kWeight>
 void Widen(const std::byte* panel, uint32_t depth, float* out) {
   const F32 d;
   for (size_t i = 0; i < size_t{depth} * kPanelColumns; i += kLanes) {
-    hn::StoreU(LoadWeights<kType>(panel + i * 2), d, out + i);
+    hn::StoreU(LoadWeights<kWeight>(panel + i * 2), d, out + i);
   }
 }
 
-// One item: a block of tiles times a group of panels.
-struct ItemRange {
-  uint32_t tile_begin, tile_end;
-  uint32_t panel_begin, panel_end;
-};
-
-template <ComputeType kType>
+template <Weight kWeight>
 void MultiplyStreaming(const MatmulJob& job, const ItemRange& range) {
-  const uint64_t panel_bytes = PackedBytes(kPanelColumns, job.w.k, kType);
+  const uint64_t panel_bytes = PanelBytes(job.w);
   for (uint32_t tile = range.tile_begin; tile < range.tile_end; ++tile) {
     const uint32_t row = tile * job.shape.tile_rows;
     const uint32_t rows = std::min(job.shape.tile_rows, static_cast<uint32_t>(job.y.size()) - row);
     const uint32_t column = range.panel_begin * kPanelColumns;
-    MultiplyRows<kType>({.x = job.tiles + uint64_t{row} * job.w.k,
-                         .x_step = job.shape.tile_rows,
-                         .depth = job.w.k,
-                         .w = job.w.panels + range.panel_begin * panel_bytes,
-                         .panel_bytes = panel_bytes,
-                         .y = job.y.data() + row,
-                         .column = column,
-                         .columns = job.w.n - column,
-                         .first = true,
-                         .last = true,
-                         .round = job.round},
-                        rows, range.panel_end - range.panel_begin);
+    MultiplyRows<kWeight>({.x = job.tiles + uint64_t{row} * job.depth,
+                           .x_step = job.shape.tile_rows,
+                           .depth = job.depth,
+                           .w = job.w.panels + range.panel_begin * panel_bytes,
+                           .panel_bytes = panel_bytes,
+                           .y = job.y.data() + row,
+                           .column = column,
+                           .columns = job.w.n - column,
+                           .first = true,
+                           .last = true,
+                           .round = job.round},
+                          rows, range.panel_end - range.panel_begin);
   }
 }
 
-template <ComputeType kType>
+template <Weight kWeight>
 void MultiplyBlocked(const MatmulJob& job, const ItemRange& range) {
   constexpr uint32_t kPanels = TilePanels(kTileRows);
   constexpr size_t kWidenedPanel = size_t{kWidenedDepth} * kPanelColumns;
+  constexpr bool kWidens = WeightBytes(kWeight) < sizeof(float);
+  constexpr Weight kStep = kWidens ? Weight::kF32 : kWeight;
   HWY_ALIGN float widened[kPanels * kWidenedPanel];
-  const uint64_t panel_bytes = PackedBytes(kPanelColumns, job.w.k, kType);
-  for (uint32_t k = 0; k < job.w.k; k += kWidenedDepth) {
-    const uint32_t depth = std::min(kWidenedDepth, job.w.k - k);
+  const uint64_t panel_bytes = PanelBytes(job.w);
+  for (uint32_t k = 0; k < job.depth; k += kWidenedDepth) {
+    const uint32_t depth = std::min(kWidenedDepth, job.depth - k);
     for (uint32_t panel = range.panel_begin; panel < range.panel_end; panel += kPanels) {
       const uint32_t panels = std::min(kPanels, range.panel_end - panel);
       const std::byte* w =
-          job.w.panels + panel * panel_bytes + PackedBytes(kPanelColumns, k, kType);
+          job.w.panels + panel * panel_bytes + k * kPanelColumns * WeightBytes(kWeight);
       uint64_t step_bytes = panel_bytes;
-      if constexpr (kType != ComputeType::kF32) {
+      if constexpr (kWidens) {
         for (uint32_t i = 0; i < panels; ++i) {
-          Widen<kType>(w + i * panel_bytes, depth, widened + i * kWidenedPanel);
+          Widen<kWeight>(w + i * panel_bytes, depth, widened + i * kWidenedPanel);
         }
         w = reinterpret_cast<const std::byte*>(widened);
         step_bytes = kWidenedPanel * sizeof(float);
@@ -289,8 +313,8 @@ void MultiplyBlocked(const MatmulJob& job, const ItemRange& range) {
         const uint32_t row = tile * job.shape.tile_rows;
         const uint32_t rows =
             std::min(job.shape.tile_rows, static_cast<uint32_t>(job.y.size()) - row);
-        MultiplyRows<ComputeType::kF32>(
-            {.x = job.tiles + uint64_t{row} * job.w.k + uint64_t{k} * job.shape.tile_rows,
+        MultiplyRows<kStep>(
+            {.x = job.tiles + uint64_t{row} * job.depth + uint64_t{k} * job.shape.tile_rows,
              .x_step = job.shape.tile_rows,
              .depth = depth,
              .w = w,
@@ -299,7 +323,7 @@ void MultiplyBlocked(const MatmulJob& job, const ItemRange& range) {
              .column = column,
              .columns = job.w.n - column,
              .first = k == 0,
-             .last = k + depth == job.w.k,
+             .last = k + depth == job.depth,
              .round = job.round},
             rows, panels);
       }
@@ -307,28 +331,32 @@ void MultiplyBlocked(const MatmulJob& job, const ItemRange& range) {
   }
 }
 
-template <ComputeType kType>
+template <Weight kWeight>
 void MultiplyItemOf(const MatmulJob& job, const ItemRange& range) {
   if (range.tile_end - range.tile_begin >= kWidenTilesMin) {
-    MultiplyBlocked<kType>(job, range);
+    MultiplyBlocked<kWeight>(job, range);
   } else {
-    MultiplyStreaming<kType>(job, range);
+    MultiplyStreaming<kWeight>(job, range);
   }
 }
 
 void MultiplyItem(const MatmulJob& job, uint32_t item) {
-  const uint32_t groups = DivUp(job.panel_count, job.panels_per_item);
-  const uint32_t tile_begin = item / groups * job.tiles_per_item;
-  const uint32_t panel_begin = item % groups * job.panels_per_item;
-  const ItemRange range = {
-      tile_begin, std::min(tile_begin + job.tiles_per_item, job.shape.tile_count), panel_begin,
-      std::min(panel_begin + job.panels_per_item, job.panel_count)};
+  const ItemRange range = job.items.At(item);
+  if (job.w.order == PanelOrder::kPairs) {
+#if QUIRE_MODEL_PAIRS
+    return MultiplyItemOf<Weight::kPair>(job, range);
+#else
+    QUIRE_CHECK(false);  // no processor with this target has the class
+#endif
+  }
   switch (job.w.type) {
-    case ComputeType::kF32: return MultiplyItemOf<ComputeType::kF32>(job, range);
-    case ComputeType::kF16: return MultiplyItemOf<ComputeType::kF16>(job, range);
-    case ComputeType::kBf16: return MultiplyItemOf<ComputeType::kBf16>(job, range);
+    case ComputeType::kF32: return MultiplyItemOf<Weight::kF32>(job, range);
+    case ComputeType::kF16: return MultiplyItemOf<Weight::kF16>(job, range);
+    case ComputeType::kBf16: return MultiplyItemOf<Weight::kBf16>(job, range);
   }
 }
+
+#undef QUIRE_MODEL_PAIRS
 
 TileShape ShapeOf(uint32_t rows) {
   const uint32_t tiles = DivUp(rows, kTileRows);
@@ -348,89 +376,115 @@ HWY_EXPORT(MultiplyItem);
 
 // Rows of x that stay in the L2 cache while a group of panels passes, for the usual k block.
 constexpr uint32_t kBlockRows = 240;
-// Panels of one item at most: their sums in y stay in the cache too.
-constexpr uint32_t kItemPanelsMax = 8;
-// Items for each worker at least, so that an uneven machine ends evenly.
-constexpr uint32_t kItemsPerWorker = 4;
 
-// Copies a tile's rows to [k][tile_rows]; rows it lacks stay as they are and are never read.
-template <uint32_t kRows = 12>
-void PackTile(const float* x, uint32_t rows, uint32_t tile_rows, uint32_t k_count, float* tile) {
+// The pair of inputs 2 i and 2 i + 1 of a row of k, as one value. Inputs are bf16, so half of their
+// bits are zeros.
+float PairOf(const float* x, uint32_t k, uint32_t i) {
+  const auto half = [&](uint32_t at) { return at < k ? std::bit_cast<uint32_t>(x[at]) >> 16 : 0u; };
+  return std::bit_cast<float>(half(2 * i) | half(2 * i + 1) << 16);
+}
+
+// Copies a tile's rows to [depth][tile_rows]; rows it lacks stay as they are and are never read.
+// at(r, k) is step k of row r.
+template <uint32_t kRows = 12, typename At>
+void PackTile(const At& at, uint32_t rows, uint32_t tile_rows, uint32_t depth, float* tile) {
   if constexpr (kRows > 0) {
-    if (rows != kRows) return PackTile<kRows - 1>(x, rows, tile_rows, k_count, tile);
-    for (uint32_t k = 0; k < k_count; ++k) {
+    if (rows != kRows) return PackTile<kRows - 1>(at, rows, tile_rows, depth, tile);
+    for (uint32_t k = 0; k < depth; ++k) {
       QUIRE_UNROLL
-      for (uint32_t r = 0; r < kRows; ++r) {
-        tile[uint64_t{k} * tile_rows + r] = x[uint64_t{r} * k_count + k];
-      }
+      for (uint32_t r = 0; r < kRows; ++r) tile[uint64_t{k} * tile_rows + r] = at(r, k);
     }
   }
 }
 
 void PackTiles(MatmulJob& job, const float* x, MatmulScratch& scratch, Executor& executor) {
   const auto rows = static_cast<uint32_t>(job.y.size());
-  if (rows == 1) {  // a tile of one row is that row
+  const bool pairs = job.w.order == PanelOrder::kPairs;
+  if (rows == 1 && !pairs) {  // a tile of one row is that row
     job.tiles = x;
     return;
   }
-  const uint64_t values = uint64_t{job.shape.tile_count} * job.shape.tile_rows * job.w.k;
-  if (scratch.packed_rows.size() < values) scratch.packed_rows.resize(values);
-  float* tiles = scratch.packed_rows.data();
+  const uint64_t values = uint64_t{job.shape.tile_count} * job.shape.tile_rows * job.depth;
+  auto* const tiles = reinterpret_cast<float*>(scratch.Grow(values * sizeof(float)));
+  const uint32_t k = job.w.k;
   executor.ParallelFor(job.shape.tile_count, [&](uint32_t tile, uint32_t) {
     const uint32_t row = tile * job.shape.tile_rows;
-    const uint64_t at = uint64_t{row} * job.w.k;
-    PackTile(x + at, std::min(job.shape.tile_rows, rows - row), job.shape.tile_rows, job.w.k,
-             tiles + at);
+    const uint32_t tile_rows = std::min(job.shape.tile_rows, rows - row);
+    const float* const from = x + uint64_t{row} * k;
+    float* const to = tiles + uint64_t{row} * job.depth;
+    const auto pack = [&](const auto& at) {
+      PackTile(at, tile_rows, job.shape.tile_rows, job.depth, to);
+    };
+    if (pairs) {
+      pack([=](uint32_t r, uint32_t i) { return PairOf(from + uint64_t{r} * k, k, i); });
+    } else {
+      pack([=](uint32_t r, uint32_t i) { return from[uint64_t{r} * k + i]; });
+    }
   });
   job.tiles = tiles;
 }
 
+// A row lies in its panel as values of some bytes, 16 columns apart; a pair is one value.
+uint64_t UnitBytes(const PackedMatrix& matrix) {
+  return matrix.order == PanelOrder::kPairs ? 4 : TypeBytes(matrix.type);
+}
+
 }  // namespace
 
-uint64_t PackedBytes(uint64_t n, uint64_t k, ComputeType type) {
+uint64_t PackedBytes(uint64_t n, uint64_t k, ComputeType type, PanelOrder order) {
+  if (order == PanelOrder::kPairs) k = RoundUp(k, uint64_t{kPairsStep});
   return RoundUp(n, uint64_t{kPanelColumns}) * k * TypeBytes(type);
 }
 
 void PackRows(const PackedMatrix& matrix, const std::byte* rows, uint32_t first_row,
               uint32_t row_count, std::byte* panels) {
   QUIRE_CHECK(first_row <= matrix.n && row_count <= matrix.n - first_row);
-  const uint64_t value_bytes = TypeBytes(matrix.type);
-  const uint64_t panel_bytes = PackedBytes(kPanelColumns, matrix.k, matrix.type);
-  const auto copy = [&](auto code) {
-    using Code = decltype(code);
+  const uint64_t row_bytes = uint64_t{matrix.k} * TypeBytes(matrix.type);
+  const uint64_t panel_bytes = PanelBytes(matrix);
+  const auto place = [&](auto unit) {
+    using Unit = decltype(unit);
+    const uint64_t whole = row_bytes / sizeof(Unit);
+    const uint64_t units = panel_bytes / kPanelColumns / sizeof(Unit);
+    const auto at = [&](uint32_t row) {
+      return panels + row / kPanelColumns * panel_bytes + row % kPanelColumns * sizeof(Unit);
+    };
+    const auto fill = [&](std::byte* to, uint64_t first) {  // with zeros, from this unit on
+      for (uint64_t i = first; i < units; ++i) {
+        std::memset(to + i * kPanelColumns * sizeof(Unit), 0, sizeof(Unit));
+      }
+    };
     for (uint32_t i = 0; i < row_count; ++i) {
-      const uint32_t row = first_row + i;
-      std::byte* to =
-          panels + row / kPanelColumns * panel_bytes + row % kPanelColumns * value_bytes;
-      const std::byte* from = rows + uint64_t{i} * matrix.k * value_bytes;
-      for (uint32_t k = 0; k < matrix.k; ++k) {
-        std::memcpy(to + uint64_t{k} * kPanelColumns * sizeof(Code), from + k * sizeof(Code),
-                    sizeof(Code));
+      std::byte* const to = at(first_row + i);
+      const std::byte* const from = rows + i * row_bytes;
+      for (uint64_t u = 0; u < whole; ++u) {
+        std::memcpy(to + u * kPanelColumns * sizeof(Unit), from + u * sizeof(Unit), sizeof(Unit));
+      }
+      fill(to, whole);
+      if (const uint64_t rest = row_bytes % sizeof(Unit); rest != 0) {
+        std::memcpy(to + whole * kPanelColumns * sizeof(Unit), from + row_bytes - rest, rest);
       }
     }
+    if (row_count == 0 || first_row + row_count < matrix.n) return;
+    for (uint32_t row = matrix.n; row % kPanelColumns != 0; ++row) fill(at(row), 0);
   };
-  if (value_bytes == 4) {
-    copy(uint32_t{});
+  if (UnitBytes(matrix) == 4) {
+    place(uint32_t{});
   } else {
-    copy(uint16_t{});
-  }
-  if (row_count == 0 || first_row + row_count < matrix.n) return;
-  for (uint32_t row = matrix.n; row % kPanelColumns != 0; ++row) {
-    std::byte* to = panels + row / kPanelColumns * panel_bytes + row % kPanelColumns * value_bytes;
-    for (uint32_t k = 0; k < matrix.k; ++k) {
-      std::memset(to + uint64_t{k} * kPanelColumns * value_bytes, 0, value_bytes);
-    }
+    place(uint16_t{});
   }
 }
 
 void UnpackRow(const PackedMatrix& matrix, uint32_t row, float* out) {
   QUIRE_CHECK(row < matrix.n);
   const uint64_t value_bytes = TypeBytes(matrix.type);
-  const std::byte* from = matrix.panels +
-                          row / kPanelColumns * PackedBytes(kPanelColumns, matrix.k, matrix.type) +
-                          row % kPanelColumns * value_bytes;
-  for (uint32_t k = 0; k < matrix.k; ++k, from += kPanelColumns * value_bytes) {
-    out[k] = LoadValue(matrix.type, from);
+  const uint64_t unit_bytes = UnitBytes(matrix);
+  const auto values = static_cast<uint32_t>(unit_bytes / value_bytes);  // of a unit
+  const std::byte* const panel = matrix.panels + row / kPanelColumns * PanelBytes(matrix);
+  const std::byte* from = panel + row % kPanelColumns * unit_bytes;
+  for (uint32_t k = 0; k < matrix.k; from += kPanelColumns * unit_bytes) {
+    for (uint32_t i = 0; i < values && k < matrix.k; ++i, ++k) {
+      out[k] = LoadValue(matrix.type, from + i * value_bytes);
+    }
   }
 }
 
@@ -438,19 +492,21 @@ void Matmul(const PackedMatrix& w, const float* x, std::span<float* const> y, Co
             MatmulScratch& scratch, Executor& executor) {
   if (y.empty() || w.n == 0) return;
   const auto rows = static_cast<uint32_t>(y.size());
-  MatmulJob job = {.w = w, .y = y, .shape = HWY_DYNAMIC_DISPATCH(ShapeOf)(rows), .round = round};
+  MatmulJob job = {.w = w,
+                   .depth = static_cast<uint32_t>(PanelBytes(w) / kPanelColumns / UnitBytes(w)),
+                   .y = y,
+                   .shape = HWY_DYNAMIC_DISPATCH(ShapeOf)(rows),
+                   .round = round};
   PackTiles(job, x, scratch, executor);
-
-  const uint32_t blocks = DivUp(rows, kBlockRows);
-  job.tiles_per_item = DivUp(job.shape.tile_count, blocks);
-  job.panel_count = DivUp(w.n, kPanelColumns);
-  const uint32_t tile_blocks = DivUp(job.shape.tile_count, job.tiles_per_item);
-  const uint32_t groups = DivUp(executor.worker_count() * kItemsPerWorker, tile_blocks);
-  job.panels_per_item =
-      RoundUp(std::clamp(job.panel_count / groups, 1u, kItemPanelsMax), job.shape.tile_panels);
-  executor.ParallelFor(
-      tile_blocks * DivUp(job.panel_count, job.panels_per_item),
-      [&](uint32_t item, uint32_t) { HWY_DYNAMIC_DISPATCH(MultiplyItem)(job, item); });
+  job.items = ItemPlan({.rows = rows,
+                        .block_rows = kBlockRows,
+                        .tile_count = job.shape.tile_count,
+                        .panel_count = DivUp(w.n, kPanelColumns),
+                        .panels_step = job.shape.tile_panels,
+                        .workers = executor.worker_count()});
+  executor.ParallelFor(job.items.count(), [&](uint32_t item, uint32_t) {
+    HWY_DYNAMIC_DISPATCH(MultiplyItem)(job, item);
+  });
 }
 
 }  // namespace quire::model

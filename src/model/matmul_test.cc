@@ -4,36 +4,20 @@
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <vector>
 
-#include "base/prng.h"
-#include "model/tensor_source.h"
+#include "model/test_matmul.h"
 
 namespace quire::model {
 namespace {
 
-struct Problem {
-  PackedMatrix w;
-  std::vector<std::byte> rows;  // [n, k] as in a file
-  std::vector<std::byte> panels;
-};
+Problem RandomProblem(uint32_t n, uint32_t k, ComputeType type, Prng& prng) {
+  return MakeProblem(n, k, type, PanelOrder::kSingles, [&] { return prng.NextFloat(-1.0f, 1.0f); });
+}
 
-Problem MakeProblem(uint32_t n, uint32_t k, ComputeType type, Prng& prng) {
-  Problem problem;
-  const uint32_t value_bytes = TypeBytes(type);
-  problem.rows.resize(uint64_t{n} * k * value_bytes);
-  for (uint64_t i = 0; i < uint64_t{n} * k; ++i) {
-    StoreValue(type, prng.NextFloat(-1.0f, 1.0f), problem.rows.data() + i * value_bytes);
-  }
-  // Dirty memory, aligned as the promise says: padding must be written, not found.
-  problem.panels.assign(PackedBytes(n, k, type) + 64, std::byte{0xff});
-  void* at = problem.panels.data();
-  size_t room = problem.panels.size();
-  std::align(64, PackedBytes(n, k, type), at, room);
-  problem.w = {static_cast<std::byte*>(at), n, k, type};
-  PackRows(problem.w, problem.rows.data(), 0, n, static_cast<std::byte*>(at));
-  return problem;
+std::vector<float> Product(const Problem& problem, const std::vector<float>& x, uint32_t rows,
+                           ComputeType round, Executor& executor) {
+  return ProductOf(Matmul, problem, x, rows, round, executor);
 }
 
 // One output in the order of docs/numerics.md.
@@ -45,30 +29,6 @@ float Judge(const Problem& problem, const float* x, uint32_t row, ComputeType ro
     sum = std::fma(x[k], LoadValue(problem.w.type, problem.rows.data() + at), sum);
   }
   return RoundValue(round, sum);
-}
-
-std::vector<float> RandomRows(uint32_t rows, uint32_t k, Prng& prng) {
-  std::vector<float> x(uint64_t{rows} * k);
-  for (float& value : x) value = prng.NextFloat(-2.0f, 2.0f);
-  return x;
-}
-
-// The product into rows that stand apart, so that a write past a row's end is seen.
-std::vector<float> Product(const Problem& problem, const std::vector<float>& x, uint32_t rows,
-                           ComputeType round, Executor& executor) {
-  constexpr float kGuard = 12345.0f;
-  const uint32_t stride = problem.w.n + 1;
-  std::vector<float> y(uint64_t{rows} * stride, kGuard);
-  std::vector<float*> pointers(rows);
-  for (uint32_t r = 0; r < rows; ++r) pointers[r] = y.data() + uint64_t{r} * stride;
-  MatmulScratch scratch;
-  Matmul(problem.w, x.data(), pointers, round, scratch, executor);
-  std::vector<float> dense;
-  for (uint32_t r = 0; r < rows; ++r) {
-    dense.insert(dense.end(), pointers[r], pointers[r] + problem.w.n);
-    EXPECT_EQ(pointers[r][problem.w.n], kGuard) << "row " << r;
-  }
-  return dense;
 }
 
 void ExpectJudge(const Problem& problem, uint32_t rows, ComputeType round, Executor& executor,
@@ -90,7 +50,7 @@ class MatmulTest : public testing::TestWithParam<ComputeType> {};
 
 TEST_P(MatmulTest, EveryRowCountEqualsTheJudge) {
   Prng prng(1);
-  const Problem problem = MakeProblem(83, 67, GetParam(), prng);
+  const Problem problem = RandomProblem(83, 67, GetParam(), prng);
   const auto one = MakeThreadPool(1);
   const auto three = MakeThreadPool(3);
   for (uint32_t rows = 1; rows <= 70; ++rows) {
@@ -103,7 +63,7 @@ TEST_P(MatmulTest, OddShapesEqualTheJudge) {
   const auto pool = MakeThreadPool(2);
   for (const uint32_t n : {1u, 15u, 16u, 17u, 48u, 129u, 200u}) {
     for (const uint32_t k : {1u, 2u, 31u, 255u, 256u, 257u, 600u}) {
-      const Problem problem = MakeProblem(n, k, GetParam(), prng);
+      const Problem problem = RandomProblem(n, k, GetParam(), prng);
       for (const uint32_t rows : {1u, 5u, 40u}) {
         ExpectJudge(problem, rows, GetParam(), *pool, prng);
       }
@@ -113,7 +73,7 @@ TEST_P(MatmulTest, OddShapesEqualTheJudge) {
 
 TEST_P(MatmulTest, ManyRowsCrossBlocks) {
   Prng prng(3);
-  const Problem problem = MakeProblem(40, 300, GetParam(), prng);
+  const Problem problem = RandomProblem(40, 300, GetParam(), prng);
   const auto pool = MakeThreadPool(4);
   for (const uint32_t rows : {239u, 241u, 500u}) {
     ExpectJudge(problem, rows, GetParam(), *pool, prng);
@@ -122,7 +82,7 @@ TEST_P(MatmulTest, ManyRowsCrossBlocks) {
 
 TEST_P(MatmulTest, UnpackedRowsAreTheRowsPacked) {
   Prng prng(4);
-  const Problem problem = MakeProblem(21, 13, GetParam(), prng);
+  const Problem problem = RandomProblem(21, 13, GetParam(), prng);
   std::vector<float> row(13);
   for (uint32_t n = 0; n < 21; ++n) {
     UnpackRow(problem.w, n, row.data());
@@ -138,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Types, MatmulTest,
 
 TEST(MatmulTest, OverflowAndNanTravelAsTheJudgeSays) {
   Prng prng(5);
-  Problem problem = MakeProblem(16, 3, ComputeType::kF32, prng);
+  Problem problem = RandomProblem(16, 3, ComputeType::kF32, prng);
   const std::vector<float> x = {3e38f, 3e38f, 1.0f, 0.0f, -0.0f, 1e-40f};
   const auto pool = MakeThreadPool(1);
   for (const ComputeType round : {ComputeType::kF32, ComputeType::kF16, ComputeType::kBf16}) {

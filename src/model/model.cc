@@ -21,6 +21,26 @@ std::unexpected<Error> BadItem(size_t item, std::string_view why) {
   return Fail(ErrorCode::kInvalidArgument, fmt::format("step item {}: {}", item, why));
 }
 
+// Of what can be known before the weights are read.
+Result<void> CheckArithmetic(const LoadOptions& options) {
+  if (options.arithmetic == Arithmetic::kFma32) return {};
+  const std::string_view name = ArithmeticName(options.arithmetic);
+  QUIRE_TRY(ChooseArithmetic(name));
+  if (options.operators) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("arithmetic {}: the processor's alone, a device computes in classes of "
+                            "its own; use --arithmetic fma32",
+                            name));
+  }
+  if (options.compute_f32) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("arithmetic {}: multiplies numbers of bf16, but activations are to be "
+                            "f32; leave that out or use --arithmetic fma32",
+                            name));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> Model::Load(const std::string& directory,
@@ -44,10 +64,14 @@ Result<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const Te
     return Fail(ErrorCode::kUnsupported,
                 "model: a device computes all layers; use the processor for stages");
   }
-  QUIRE_ASSIGN(auto weights, Weights::Load(source, config, layers, options.progress));
-  const ComputeType compute = options.compute_f32 ? ComputeType::kF32 : weights->type();
+  QUIRE_TRY(CheckArithmetic(options));
+  const bool pairs = options.arithmetic != Arithmetic::kFma32;
+  QUIRE_ASSIGN(auto weights,
+               Weights::Load(source, config, layers,
+                             {.order = pairs ? PanelOrder::kPairs : PanelOrder::kSingles,
+                              .progress = options.progress}));
   std::unique_ptr<Model> model(
-      new Model(ConfigOfLayers(config, layers), layers, std::move(weights), compute));
+      new Model(ConfigOfLayers(config, layers), layers, std::move(weights), options));
   const OperatorsFactory& make = options.operators ? options.operators : MakeCpuOperators;
   model->make_operators_ = make;
   QUIRE_ASSIGN(model->operators_, make(model->forward()));
@@ -55,11 +79,12 @@ Result<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const Te
 }
 
 Model::Model(const ModelConfig& config, const LayerRange& layers, std::unique_ptr<Weights> weights,
-             ComputeType compute)
+             const LoadOptions& options)
     : config_(config),
       layers_(layers),
       weights_(std::move(weights)),
-      compute_(compute),
+      compute_(options.compute_f32 ? ComputeType::kF32 : weights_->type()),
+      arithmetic_(options.arithmetic),
       rope_(config.rope, config.head_dim) {}
 
 Result<void> Model::CheckItems(std::span<const StepItem> items) const {

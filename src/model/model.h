@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "model/arithmetic.h"
 #include "model/config.h"
 #include "model/forward.h"
 #include "model/operators.h"
@@ -37,6 +38,8 @@ struct LoadOptions {
   LoadProgress progress = {};
   /// Where passes are computed; empty: on the processor.
   OperatorsFactory operators = {};
+  /// How the processor multiplies matrices: dot16 those of bf16, with activations of bf16.
+  Arithmetic arithmetic = Arithmetic::kFma32;
   /// Of a model that is cut into so many stages, this one alone (LayersOfStage).
   uint32_t stage = 0;
   uint32_t stages = 1;
@@ -83,7 +86,8 @@ class Model {
   /// Reads config.json and the weights, in one file or several, of a directory in Hugging Face
   /// form.
   /// Errors: those of ParseConfig, OpenWeights, LayersOfStage and Weights::Load, naming the file;
-  ///         kUnsupported a CPU without fused multiply-add, or a stage on a device
+  ///         kUnsupported a CPU without fused multiply-add or what the arithmetic needs, a stage on
+  ///         a device, dot16 there or with activations in f32
   static Result<std::unique_ptr<Model>> Load(const std::string& directory,
                                              const LoadOptions& options);
 
@@ -97,6 +101,8 @@ class Model {
   const LayerRange& layers() const { return layers_; }
   /// Type of activations: the file's, or f32 as the options asked.
   ComputeType compute() const { return compute_; }
+  /// Of the processor's passes; that of a cache is NumericProfile::arithmetic.
+  Arithmetic arithmetic() const { return arithmetic_; }
   const Digest& fingerprint() const { return weights_->fingerprint(); }
   /// Bytes of all matrices.
   uint64_t weight_bytes() const { return weights_->bytes(); }
@@ -137,9 +143,13 @@ class Model {
  private:
   friend class StepAside;
   Model(const ModelConfig& config, const LayerRange& layers, std::unique_ptr<Weights> weights,
-        ComputeType compute);
+        const LoadOptions& options);
   ForwardModel forward() const {
-    return {.config = config_, .weights = *weights_, .rope = rope_, .compute = compute_};
+    return {.config = config_,
+            .weights = *weights_,
+            .rope = rope_,
+            .compute = compute_,
+            .arithmetic = arithmetic_};
   }
   Result<void> Compute(std::span<const StepItem> items, const StageRows& rows,
                        AttentionBackend& attention, Executor& executor,
@@ -153,6 +163,7 @@ class Model {
   const LayerRange layers_;
   const std::unique_ptr<Weights> weights_;
   const ComputeType compute_;
+  const Arithmetic arithmetic_;
   const Rope rope_;
   OperatorsFactory make_operators_;             // set once, by Create
   std::unique_ptr<Operators> operators_;        // likewise

@@ -44,6 +44,7 @@ struct Types {
   ComputeType compute;
   Codec codec;
   Family family = Family::kQwen3;
+  Arithmetic arithmetic = Arithmetic::kFma32;
 };
 
 // Each family with what it alone has, windows shorter than the texts.
@@ -70,11 +71,21 @@ ModelConfig ConfigOf(Family family) {
   return config;
 }
 
-class StepBitsTest : public testing::TestWithParam<Types> {};
+class StepBitsTest : public testing::TestWithParam<Types> {
+ protected:
+  void SetUp() override {
+    if (!IsUsable(GetParam().arithmetic)) {
+      GTEST_SKIP() << "this processor has no " << ArithmeticName(GetParam().arithmetic);
+    }
+  }
+  static std::unique_ptr<Model> ModelOf(const ModelConfig& config) {
+    return MakeModel(config, GetParam().compute, 1, {.arithmetic = GetParam().arithmetic});
+  }
+};
 
 TEST_P(StepBitsTest, ChunksAndThreadsDoNotShow) {
   const ModelConfig config = ConfigOf(GetParam().family);
-  const auto model = MakeModel(config, GetParam().compute);
+  const auto model = ModelOf(config);
   const std::vector<TokenId> tokens = SomeTokens(600, config.vocab, 5);
   const auto cache = MakeCache(config, GetParam().codec);
   const std::vector<float> whole = RunAlone(*model, *cache, tokens, 600, 1);
@@ -88,7 +99,7 @@ TEST_P(StepBitsTest, ChunksAndThreadsDoNotShow) {
 
 TEST_P(StepBitsTest, AHitEqualsAMiss) {
   const ModelConfig config = ConfigOf(GetParam().family);
-  const auto model = MakeModel(config, GetParam().compute);
+  const auto model = ModelOf(config);
   const auto cache = MakeCache(config, GetParam().codec);
   const std::vector<TokenId> tokens = SomeTokens(100, config.vocab, 6);
   const std::vector<float> miss = RunAlone(*model, *cache, tokens, 33, 1, /*reuse=*/true);
@@ -102,7 +113,7 @@ TEST_P(StepBitsTest, AHitEqualsAMiss) {
 
 TEST_P(StepBitsTest, CompanyDoesNotShow) {
   const ModelConfig config = ConfigOf(GetParam().family);
-  const auto model = MakeModel(config, GetParam().compute);
+  const auto model = ModelOf(config);
   const auto cache = MakeCache(config, GetParam().codec);
   const auto attention = MakeAttention();
   const auto executor = MakeThreadPool(2);
@@ -138,15 +149,19 @@ TEST_P(StepBitsTest, CompanyDoesNotShow) {
   for (size_t i = 0; i < kItems; ++i) EXPECT_TRUE(SameBits(alone[i], together[i])) << "item " << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StepBitsTest,
-                         testing::Values(Types{ComputeType::kF32, Codec::kF32},
-                                         Types{ComputeType::kBf16, Codec::kBf16},
-                                         Types{ComputeType::kF16, Codec::kF16},
-                                         Types{ComputeType::kBf16, Codec::kF16},
-                                         Types{ComputeType::kF32, Codec::kF32, Family::kLlama},
-                                         Types{ComputeType::kBf16, Codec::kBf16, Family::kLlama},
-                                         Types{ComputeType::kF32, Codec::kF16, Family::kMistral},
-                                         Types{ComputeType::kF16, Codec::kF16, Family::kQwen2}));
+INSTANTIATE_TEST_SUITE_P(
+    All, StepBitsTest,
+    testing::Values(
+        Types{ComputeType::kF32, Codec::kF32}, Types{ComputeType::kBf16, Codec::kBf16},
+        Types{ComputeType::kF16, Codec::kF16}, Types{ComputeType::kBf16, Codec::kF16},
+        Types{ComputeType::kF32, Codec::kF32, Family::kLlama},
+        Types{ComputeType::kBf16, Codec::kBf16, Family::kLlama},
+        Types{ComputeType::kF32, Codec::kF16, Family::kMistral},
+        Types{ComputeType::kF16, Codec::kF16, Family::kQwen2},
+        Types{ComputeType::kBf16, Codec::kBf16, Family::kQwen3, Arithmetic::kDot16Amx},
+        Types{ComputeType::kBf16, Codec::kF16, Family::kLlama, Arithmetic::kDot16Amx},
+        Types{ComputeType::kBf16, Codec::kBf16, Family::kQwen3, Arithmetic::kDot16Avx512},
+        Types{ComputeType::kBf16, Codec::kBf16, Family::kMistral, Arithmetic::kDot16Avx512}));
 
 TEST(StepTest, LastLogitsAreTheLastRowOfAll) {
   const ModelConfig config = SmallConfig();
@@ -171,12 +186,45 @@ TEST(StepTest, ComputeTypeRoundsAndF32DoesNot) {
   const std::vector<TokenId> tokens = SomeTokens(20, config.vocab, 8);
   const auto cache = MakeCache(config, Codec::kF32);
   const auto rounded = MakeModel(config, ComputeType::kBf16, 1);
-  const auto wide = MakeModel(config, ComputeType::kBf16, 1, /*compute_f32=*/true);
+  const auto wide = MakeModel(config, ComputeType::kBf16, 1, {.compute_f32 = true});
   EXPECT_EQ(rounded->compute(), ComputeType::kBf16);
   EXPECT_EQ(wide->compute(), ComputeType::kF32);
   EXPECT_EQ(rounded->fingerprint(), wide->fingerprint());
   EXPECT_FALSE(
       SameBits(RunAlone(*rounded, *cache, tokens, 20, 1), RunAlone(*wide, *cache, tokens, 20, 1)));
+}
+
+TEST(StepTest, EveryArithmeticClassHasBitsOfItsOwnCloseToTheOthers) {
+  const ModelConfig config = SmallConfig();
+  const std::vector<TokenId> tokens = SomeTokens(20, config.vocab, 8);
+  const auto cache = MakeCache(config, Codec::kBf16);
+  const auto fma32 = MakeModel(config, ComputeType::kBf16);
+  const std::vector<float> logits = RunAlone(*fma32, *cache, tokens, 20, 1);
+  for (const Arithmetic arithmetic : {Arithmetic::kDot16Amx, Arithmetic::kDot16Avx512}) {
+    if (!IsUsable(arithmetic)) continue;
+    const auto model = MakeModel(config, ComputeType::kBf16, 1, {.arithmetic = arithmetic});
+    EXPECT_EQ(model->arithmetic(), arithmetic);
+    EXPECT_EQ(model->fingerprint(), fma32->fingerprint()) << "the weights are the same";
+    const std::vector<float> others = RunAlone(*model, *cache, tokens, 20, 1);
+    EXPECT_FALSE(SameBits(logits, others)) << ArithmeticName(arithmetic);
+    for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], others[i], 0.1) << i;
+  }
+}
+
+TEST(StepTest, Dot16WithoutBf16IsRefusedWithWhatToDo) {
+  const ModelConfig config = SmallConfig();
+  const auto refused = [&](ComputeType type, const LoadOptions& options) {
+    const auto model = Model::Create(config, RandomTensors(config, type, 1), options);
+    ASSERT_FALSE(model.has_value());
+    EXPECT_EQ(model.error().code, ErrorCode::kUnsupported);
+    EXPECT_TRUE(model.error().message.contains("--arithmetic fma32")) << model.error().message;
+  };
+  for (const Arithmetic arithmetic : {Arithmetic::kDot16Amx, Arithmetic::kDot16Avx512}) {
+    refused(ComputeType::kF16, {.arithmetic = arithmetic});
+    refused(ComputeType::kF32, {.arithmetic = arithmetic});
+    refused(ComputeType::kBf16, {.compute_f32 = true, .arithmetic = arithmetic});
+    refused(ComputeType::kBf16, {.operators = MakeCpuOperators, .arithmetic = arithmetic});
+  }
 }
 
 class StepErrorTest : public testing::Test {

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "model/arithmetic.h"
 #include "model/config.h"
 #include "model/rope.h"
 #include "model/weights.h"
@@ -24,6 +25,7 @@ struct ForwardModel {
   const Weights& weights;
   const Rope& rope;
   ComputeType compute;
+  Arithmetic arithmetic = Arithmetic::kFma32;  // of the processor's operators
 };
 
 /// Rows of f32 values, one for every token of the batch.

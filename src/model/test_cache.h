@@ -18,9 +18,8 @@
 namespace quire::model {
 
 inline std::unique_ptr<Model> MakeModel(const ModelConfig& config, ComputeType type,
-                                        uint64_t seed = 1, bool compute_f32 = false) {
-  auto model = Model::Create(config, RandomTensors(config, type, seed),
-                             {.compute_f32 = compute_f32, .progress = {}});
+                                        uint64_t seed = 1, const LoadOptions& options = {}) {
+  auto model = Model::Create(config, RandomTensors(config, type, seed), options);
   EXPECT_TRUE(model.has_value()) << model.error().message;
   return *std::move(model);
 }

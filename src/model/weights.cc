@@ -126,8 +126,8 @@ void ForEachMatrix(const ModelConfig& config, const LayerRange& range,
   }
 }
 
-uint64_t AlignedBytes(uint32_t n, uint32_t k, ComputeType type) {
-  return RoundUp(PackedBytes(n, k, type), kMatrixAlignment);
+uint64_t AlignedBytes(const PackedMatrix& matrix) {
+  return RoundUp(PackedBytes(matrix.n, matrix.k, matrix.type, matrix.order), kMatrixAlignment);
 }
 
 void HashTensorHeader(const TensorInfo& tensor, Blake2b<32>& hash) {
@@ -160,19 +160,20 @@ uint64_t MatrixBytes(const ModelConfig& config, const LayerRange& range, Compute
   PackedMatrix embedding;
   PackedMatrix head;
   uint64_t bytes = 0;
-  ForEachMatrix(config, range, layers, embedding, head,
-                [&](PackedMatrix&, uint32_t n, uint32_t k) { bytes += AlignedBytes(n, k, type); });
+  ForEachMatrix(config, range, layers, embedding, head, [&](PackedMatrix&, uint32_t n, uint32_t k) {
+    bytes += AlignedBytes({.n = n, .k = k, .type = type});
+  });
   return bytes;
 }
 
 class Weights::Loader {
  public:
   Loader(const TensorSource& source, const ModelConfig& config, const LayerRange& range,
-         const LoadProgress& progress)
+         const WeightsOptions& options)
       : source_(source),
         config_(config),
         range_(range),
-        progress_(progress),
+        options_(options),
         weights_(new Weights()) {}
 
   Result<std::unique_ptr<Weights>> Load() {
@@ -263,6 +264,12 @@ class Weights::Loader {
       }
     }
     QUIRE_CHECK(first_matrix != nullptr);  // the embedding
+    if (options_.order == PanelOrder::kPairs && first_matrix->type != ComputeType::kBf16) {
+      return Bad(ErrorCode::kUnsupported, first_matrix->name,
+                 fmt::format("is {}, but arithmetic dot16 multiplies matrices of bf16; use "
+                             "--arithmetic fma32",
+                             TypeName(first_matrix->type)));
+    }
     weights_->type_ = first_matrix->type;
     return {};
   }
@@ -285,9 +292,9 @@ class Weights::Loader {
     uint64_t bytes = 0;
     ForEachMatrix(config_, range_, weights_->layers_, weights_->embedding_, weights_->head_,
                   [&](PackedMatrix& matrix, uint32_t n, uint32_t k) {
-                    matrix = {.n = n, .k = k, .type = weights_->type_};
+                    matrix = {.n = n, .k = k, .type = weights_->type_, .order = options_.order};
                     matrices.push_back(&matrix);
-                    bytes += AlignedBytes(n, k, matrix.type);
+                    bytes += AlignedBytes(matrix);
                   });
     weights_->memory_ = MakeHostMemory(/*huge_pages=*/true);
     QUIRE_ASSIGN(Reservation arena, Reservation::CreateCommitted(*weights_->memory_, bytes));
@@ -295,7 +302,7 @@ class Weights::Loader {
     std::byte* at = weights_->arena_->base();
     for (PackedMatrix* matrix : matrices) {
       matrix->panels = at;
-      at += AlignedBytes(matrix->n, matrix->k, matrix->type);
+      at += AlignedBytes(*matrix);
     }
     if (range_.is_whole() && config_.tied_embeddings) weights_->head_ = weights_->embedding_;
     return {};
@@ -317,7 +324,7 @@ class Weights::Loader {
       Store(want.target, tensor.type, static_cast<uint32_t>(row), static_cast<uint32_t>(count),
             bytes);
       done_bytes_ += bytes.size();
-      if (progress_) progress_(done_bytes_, total_bytes_);
+      if (options_.progress) options_.progress(done_bytes_, total_bytes_);
     }
     return {};
   }
@@ -339,7 +346,7 @@ class Weights::Loader {
   const TensorSource& source_;
   ModelConfig config_;  // of the whole model; tied only if the weights are
   const LayerRange range_;
-  const LoadProgress& progress_;
+  const WeightsOptions& options_;
   std::unique_ptr<Weights> weights_;
   std::vector<Want> wants_;  // by name
   std::vector<std::byte> buffer_;
@@ -349,8 +356,8 @@ class Weights::Loader {
 
 Result<std::unique_ptr<Weights>> Weights::Load(const TensorSource& source,
                                                const ModelConfig& config, const LayerRange& layers,
-                                               const LoadProgress& progress) {
-  return Loader(source, config, layers, progress).Load();
+                                               const WeightsOptions& options) {
+  return Loader(source, config, layers, options).Load();
 }
 
 }  // namespace quire::model

@@ -54,22 +54,30 @@ struct LayerWeights {
 /// Bytes done and to do.
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
+struct WeightsOptions {
+  /// Where the values of matrices lie. Pairs are of bf16.
+  PanelOrder order = PanelOrder::kSingles;
+  /// Bytes of weights read so far; may be empty.
+  LoadProgress progress = {};
+};
+
 class Weights {
  public:
   /// Reads every tensor of the config from the source, in the order of their names.
   ///
   /// Errors: kCorrupt a tensor is missing or has another shape; kUnsupported matrices of different
-  ///         types, or a tensor that the config does not call for; kNoSpace; what the source says.
+  ///         types, or of one that has no such order, a tensor that the config does not call for;
+  ///         kNoSpace; what the source says.
   ///         The message names source, tensor, shape expected and found
   static Result<std::unique_ptr<Weights>> Load(const TensorSource& source,
                                                const ModelConfig& config,
-                                               const LoadProgress& progress) {
-    return Load(source, config, AllLayers(config), progress);
+                                               const WeightsOptions& options) {
+    return Load(source, config, AllLayers(config), options);
   }
   /// The same of a stage, of whose tensors alone the bytes are read. All tensors are checked.
   static Result<std::unique_ptr<Weights>> Load(const TensorSource& source,
                                                const ModelConfig& config, const LayerRange& layers,
-                                               const LoadProgress& progress);
+                                               const WeightsOptions& options);
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
 

@@ -73,7 +73,7 @@ void Open(PyEngine* self, const std::filesystem::path& model,
           std::string_view placement, const std::string& remote,
           const std::optional<std::filesystem::path>& fleet_key, bool remote_writes_all,
           const std::optional<std::filesystem::path>& keys, const std::string& keys_command,
-          const std::optional<nb::bytes>& key) {
+          const std::optional<nb::bytes>& key, const std::string& arithmetic) {
   if (key && key->size() != 32) {
     Raise(ErrorCode::kInvalidArgument,
           "a key of " + std::to_string(key->size()) + " bytes, not 32");
@@ -109,6 +109,7 @@ void Open(PyEngine* self, const std::filesystem::path& model,
   options.keys_file = keys_name.c_str();
   options.keys_command = keys_command.c_str();
   options.key = key ? static_cast<const uint8_t*>(key->data()) : nullptr;
+  options.arithmetic = arithmetic.c_str();
   const GilFree free;
   quire_engine* opened = nullptr;
   quire_error error{};
@@ -443,6 +444,7 @@ void BindEngine(nb::module_& module) {
           nb::arg("remote") = "", nb::arg("fleet_key") = nb::none(),
           nb::arg("remote_writes_all") = false, nb::arg("keys") = nb::none(),
           nb::arg("keys_command") = "", nb::arg("key") = nb::none(),
+          nb::arg("arithmetic") = "fma32",
           nb::sig(
               "def __init__(self, model: str | os.PathLike[str], *, store: str | "
               "os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: "
@@ -453,8 +455,8 @@ void BindEngine(nb::module_& module) {
               "window_tokens: int = 0, sink_tokens: int = 0, layout: str = 'block_major', "
               "placement: str = 'free_list', remote: str = '', fleet_key: str | "
               "os.PathLike[str] | None = None, remote_writes_all: bool = False, keys: str | "
-              "os.PathLike[str] | None = None, keys_command: str = '', key: bytes | None = None) "
-              "-> None"),
+              "os.PathLike[str] | None = None, keys_command: str = '', key: bytes | None = None, "
+              "arithmetic: str = 'fma32') -> None"),
           "Loads a model of Hugging Face's form and opens the store, where blocks and sessions "
           "outlive the process.\n\n"
           "hot_bytes: budget of K and V in memory, up to hot_bytes_max later (resize). tokens_max: "
@@ -464,7 +466,11 @@ void BindEngine(nb::module_& module) {
           "eviction_batch: docs/policies.md, docs/durability.md. window_tokens, sink_tokens: every "
           "layer sees these alone, and memory stays the same however long the text is. remote, "
           "fleet_key, remote_writes_all: as of quire.DiskStore; sessions are in the store "
-          "alone. keys, keys_command, key: as of quire.DiskStore, for store and sessions.\n\n"
+          "alone. keys, keys_command, key: as of quire.DiskStore, for store and sessions. "
+          "arithmetic: "
+          "how matrices are multiplied, 'dot16' for a model of bf16 on a processor with products "
+          "of "
+          "bf16 (docs/numerics.md).\n\n"
           "Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; "
           "NoSpaceError hot_bytes; BusyError another process has the store; IoError.")
       .def(

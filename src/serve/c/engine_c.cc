@@ -45,7 +45,8 @@ template <>
     offsetof(quire_engine_options, remote_writes_all) + sizeof(uint32_t),
     offsetof(quire_engine_options, keys_command),
     offsetof(quire_engine_options, key),
-    offsetof(quire_engine_options, key) + sizeof(const uint8_t*)};
+    offsetof(quire_engine_options, arithmetic),
+    offsetof(quire_engine_options, arithmetic) + sizeof(const char*)};
 template <>
 [[gnu::visibility(
     "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_turn_options> = {
@@ -317,6 +318,7 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
     QUIRE_ASSIGN(host.layout, quire::embed::ToEnum(asked.layout, "options->layout",
                                                    quire::ArenaLayout::kBlockMajor));
     QUIRE_ASSIGN(host.placement, quire::embed::ToPlacement(asked.placement));
+    if (asked.arithmetic != nullptr) host.arithmetic = asked.arithmetic;
     if (asked.load != nullptr) {
       const auto load = quire::serve::LoadPolicyOf(asked.load);
       if (!load) {

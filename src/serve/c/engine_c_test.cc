@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "embed/test_struct_sizes.h"
+#include "model/arithmetic.h"
 #include "model/model.h"
 #include "model/random_model.h"
 #include "quire/engine.h"
@@ -500,6 +501,29 @@ TEST_F(EngineCTest, AWindowAndABudgetThatGrows) {
   EXPECT_EQ(quire_engine_resize(nullptr, 8 << 20, &error_), QUIRE_INVALID_ARGUMENT);
   EXPECT_FALSE(Ask(session, "and").empty());
   quire_session_free(session);
+}
+
+TEST_F(EngineCTest, AnArithmeticClassHasBlocksOfItsOwn) {
+  quire_engine_options options = Options(store_.c_str());
+  options.arithmetic = "tf32";
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  options.arithmetic = "dot16";
+  if (!model::ChooseArithmetic("dot16")) {
+    EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_UNSUPPORTED);
+    GTEST_SKIP() << Show(error_);
+  }
+  const std::string text(40, 'a');
+  for (const char* const name : {"fma32", "dot16"}) {
+    options.arithmetic = name;
+    for (const bool again : {false, true}) {
+      quire_engine_free(std::exchange(engine_, nullptr));
+      ASSERT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_OK) << Show(error_);
+      quire_session* const session = OpenSession(nullptr, /*temperature=*/0);
+      EXPECT_FALSE(Ask(session, text.c_str(), 2).empty());
+      EXPECT_EQ(done_.reused_tokens > 0, again) << name;
+      quire_session_free(session);
+    }
+  }
 }
 
 TEST_F(EngineCTest, ALeaseTakesBytesOfTheBudgetUntilItIsFreed) {

@@ -46,7 +46,9 @@ std::string DumpJson(const OrderedJson& json) {
 Result<std::shared_ptr<EngineHost>> EngineHost::Open(const HostOptions& options) {
   std::shared_ptr<EngineHost> host(new EngineHost());
   QUIRE_ASSIGN(host->attention_, MakeCpuAttention());
-  QUIRE_ASSIGN(host->model_, model::Model::Load(options.model, {.window = options.window}));
+  QUIRE_ASSIGN(const model::Arithmetic arithmetic, model::ChooseArithmetic(options.arithmetic));
+  QUIRE_ASSIGN(host->model_, model::Model::Load(options.model, {.window = options.window,
+                                                                .arithmetic = arithmetic}));
   QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(options.model));
   host->stop_tokens_ = host->model_->config().eos;
   host->stop_tokens_.insert(host->stop_tokens_.end(), generation.eos.begin(), generation.eos.end());
@@ -101,6 +103,7 @@ Result<CacheOptions> EngineHost::CacheOptionsOf(const HostOptions& options) cons
       NumericProfile::Uniform(IsIdentity(codec) ? codec : own, options.block_tokens);
   for (CodecRule& rule : profile.codecs) rule.codec = codec;
   profile.compute = model_->compute();
+  profile.arithmetic = model::ArithmeticName(model_->arithmetic());
   const uint64_t longest = model_->config().positions_max;
   return CacheOptions{.geometry = model::GeometryOf(model_->config()),
                       .profile = std::move(profile),

@@ -40,6 +40,7 @@ struct HostOptions {
   ArenaLayout layout = ArenaLayout::kBlockMajor;
   Placement placement = Placement::kFreeList;
   LoadPolicy load = LoadPolicy::kAuto;
+  std::string arithmetic = NumericProfile{}.arithmetic;
 };
 
 /// Threads: any
