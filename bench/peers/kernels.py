@@ -6,8 +6,9 @@ Both compute a model of Qwen3-0.6B's shape with random bf16 weights. What is com
                             DEPTH minus a token at depth 0, both whole steps of the model, so that
                             everything but attention over the cache cancels out. Quire: `quire bench
                             attention`, the kernels over all layers of a cache of DEPTH tokens.
-  prefill/512               tokens a second of a prompt of 512 tokens. llama.cpp: one batch. Quire:
-                            `quire bench model`, multiply-adds a second through the same layers.
+  prefill/TOKENS/CLASS      tokens a second of a prompt in chunks of 512, K and V in f16 there and bf16
+                            here. llama.cpp: its whole step. Quire: `quire bench model`, one layer
+                            times their number, in each arithmetic class that the processor has.
 
 The two take turns, and a neighbour only makes them slower: a row is the best of its rounds of each.
 `ratio` is Quire / llama.cpp, `median` the median of the same over the rounds: less than 1 for times,
@@ -26,6 +27,7 @@ import llama
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOKENS_PER_SAMPLE = 3
+CHUNK_TOKENS = 512
 # Quire's codec of as many bits as llama.cpp's type.
 CODECS = {"f16": "f16", "q8_0": "int8", "q4_0": "int4"}
 # Quantized V needs flash attention there.
@@ -40,7 +42,7 @@ def quire_rows(args, *flags):
     command = [args.quire, "bench", *flags, "--json", "--pairs", "5"]
     command += ["--threads", str(args.threads)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return {row["case"]: row["value"] for row in json.loads(done.stdout)["rows"]}
+    return {row["case"]: row for row in json.loads(done.stdout)["rows"]}
 
 
 def median_token_ms(context, depth):
@@ -73,7 +75,8 @@ def decode_row(args, kv, flash, depth, shallow, deep, state):
     for number in range(args.rounds):
         at_zero_ms = median_token_ms(shallow, 0)
         theirs.append(median_token_ms(deep, depth) - at_zero_ms)
-        value = quire_rows(args, "attention", "--case", wanted).get(f"{wanted}/t{args.threads}")
+        row = quire_rows(args, "attention", "--case", wanted).get(f"{wanted}/t{args.threads}")
+        value = None if row is None else row["value"]
         if value is not None:
             ours.append(value)
         say(f"{name}: round {number + 1} of {args.rounds}: llama.cpp {theirs[-1]:.1f} ms"
@@ -81,25 +84,43 @@ def decode_row(args, kv, flash, depth, shallow, deep, state):
     return row_of(name, "ms/token", ours, theirs)
 
 
-def prefill_row(args, model):
-    tokens = [i * 7919 % 1000 for i in range(512)]
-    ours, theirs = [], []
-    name = f"prefill/512/t{args.threads}"
-    with llama.Context(model, "f16", True, args.threads, 1024, 512) as context:
-        context.decode(tokens)
+def prompt_rates(args, count):
+    """Tokens a second of a prompt by arithmetic class, in chunks of CHUNK_TOKENS."""
+    rows = quire_rows(args, "model", "--case", f"/tokens{count}/t{args.threads}")
+    names = [name.split("/")[2] for name in rows]
+    per_layer = {name: row["value"] for name, row in zip(names, rows.values())}
+    if rows:  # each beside fma32
+        per_layer["fma32"] = min(row["floor"] for row in rows.values())
+        return {name: count / (ms * 1e-3 * gguf_model.LAYERS) for name, ms in per_layer.items()}
+    if count != CHUNK_TOKENS:
+        return {}
+    row = f"prefill/bf16/chunk{CHUNK_TOKENS}/t{args.threads}"
+    rates = quire_rows(args, "model", "--case", row)
+    return {"fma32": rates[row]["value"] / gguf_model.GIGAFLOPS_PER_TOKEN}
+
+
+def prefill_rows(args, model, count):
+    tokens = [i * 7919 % 1000 for i in range(count)]
+    chunks = [tokens[at:at + CHUNK_TOKENS] for at in range(0, count, CHUNK_TOKENS)]
+    ours, theirs = {}, []
+    name = f"prefill/{count}/t{args.threads}"
+    with llama.Context(model, "f16", True, args.threads, count + 512, CHUNK_TOKENS) as context:
+        context.decode(chunks[0])
         for number in range(args.rounds):
             context.clear()
-            theirs.append(len(tokens) / context.decode(tokens))
-            row = f"prefill/bf16/chunk512/t{args.threads}"
-            rates = quire_rows(args, "model", "--case", row)
-            ours.append(rates[row] / gguf_model.GIGAFLOPS_PER_TOKEN)
+            theirs.append(count / sum(context.decode(chunk) for chunk in chunks))
+            for arithmetic, rate in prompt_rates(args, count).items():
+                ours.setdefault(arithmetic, []).append(rate)
+            rates = ", ".join(f"{key} {rates[-1]:.0f}" for key, rates in ours.items())
             say(f"{name}: round {number + 1} of {args.rounds}: llama.cpp {theirs[-1]:.0f}, "
-                f"quire {ours[-1]:.0f} tokens/s")
-    return row_of(name, "tokens/s", ours, theirs)
+                f"quire {rates} tokens/s")
+    for arithmetic, rates in ours.items():
+        yield row_of(f"prefill/{count}/{arithmetic}/t{args.threads}", "tokens/s", rates, theirs)
 
 
 def all_rows(args, model):
-    yield prefill_row(args, model)
+    for count in args.prompts:
+        yield from prefill_rows(args, model, count)
     for kv, flash in SUBJECTS:
         if kv not in args.kv:
             continue
@@ -130,12 +151,14 @@ def main():
     parser.add_argument("--quire", default=str(ROOT / "build/release/quire"))
     parser.add_argument("--model", default=str(ROOT / "build/peers/qwen3-0.6b-random-bf16.gguf"))
     parser.add_argument("--depths", default="4096,16384,32768")
+    parser.add_argument("--prompts", default="512,4096", help="of `quire bench model`'s cases")
     parser.add_argument("--kv", default="f16,q8_0,q4_0")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     args.depths = [int(depth) for depth in args.depths.split(",")]
+    args.prompts = [int(count) for count in args.prompts.split(",")]
     args.kv = args.kv.split(",")
 
     say(f"the model: {args.model}")
