@@ -159,13 +159,32 @@ std::vector<Case> AttentionCases(const Options& options) {
     uint32_t group = kGroup;
   };
   std::vector<Case> cases;
-  for (const Decoded& d :
-       {Decoded{Codec::kF16, 4096}, Decoded{Codec::kF16, 16'384}, Decoded{Codec::kF16},
-        Decoded{Codec::kBf16}, Decoded{Codec::kF32, 16'384}, Decoded{Codec::kFp8E4m3},
-        Decoded{Codec::kFp8E5m2}, Decoded{Codec::kInt8}, Decoded{Codec::kInt8, 32'768, 4},
-        Decoded{Codec::kInt8, 32'768, 8}, Decoded{Codec::kInt4}, Decoded{Codec::kNf4},
-        Decoded{Codec::kNf4, 32'768, 4}, Decoded{Codec::kNf4, 32'768, 8}, Decoded{Codec::kFp4},
-        Decoded{Codec::kQ25}}) {
+  for (const Decoded& d : {Decoded{Codec::kF16, 4096},
+                           Decoded{Codec::kF16, 16'384},
+                           Decoded{Codec::kF16},
+                           Decoded{Codec::kF16, 32'768, 4},
+                           Decoded{Codec::kF16, 32'768, 8},
+                           Decoded{Codec::kBf16},
+                           Decoded{Codec::kF32, 16'384},
+                           Decoded{Codec::kFp8E4m3},
+                           Decoded{Codec::kFp8E4m3, 32'768, 4},
+                           Decoded{Codec::kFp8E4m3, 32'768, 8},
+                           Decoded{Codec::kFp8E5m2},
+                           Decoded{Codec::kInt8, 4096},
+                           Decoded{Codec::kInt8, 16'384},
+                           Decoded{Codec::kInt8},
+                           Decoded{Codec::kInt8, 32'768, 4},
+                           Decoded{Codec::kInt8, 32'768, 8},
+                           Decoded{Codec::kInt4, 4096},
+                           Decoded{Codec::kInt4, 16'384},
+                           Decoded{Codec::kInt4},
+                           Decoded{Codec::kInt4, 32'768, 4},
+                           Decoded{Codec::kInt4, 32'768, 8},
+                           Decoded{Codec::kNf4},
+                           Decoded{Codec::kNf4, 32'768, 4},
+                           Decoded{Codec::kNf4, 32'768, 8},
+                           Decoded{Codec::kFp4},
+                           Decoded{Codec::kQ25}}) {
     for (const uint32_t threads : options.threads) {
       cases.push_back({.name = fmt::format("decode/{}/{}{}/t{}", CodecName(d.codec), d.tokens,
                                            InName(d.group), threads),

@@ -160,14 +160,15 @@ class Runner {
   std::vector<float> logits_;
 };
 
-Result<Subject> PrefillBesideFma(uint32_t threads) {
+Result<Subject> PrefillBesideFma(uint32_t tokens, uint32_t threads) {
   QUIRE_ASSIGN(auto model, RandomModel(LargeShape(1)));
-  QUIRE_ASSIGN(const auto runner, Runner::Create(std::move(model), Codec::kBf16, threads));
-  const double gigaflops = runner->gigaflops_per_token() * kChunkTokens;
+  QUIRE_ASSIGN(const auto runner,
+               Runner::Create(std::move(model), Codec::kBf16, threads, 1, tokens));
+  const double gigaflops = runner->gigaflops_per_token() * tokens;  // of products alone
   return Timed{
       .unit = "GFLOP/s",
       .amount = gigaflops,
-      .slice = fmt::format("{} tokens, 1 layer", kChunkTokens),
+      .slice = fmt::format("{} tokens in chunks of {}, 1 layer", tokens, kChunkTokens),
       .work = [=](uint32_t) { return runner->Prefill(); },
       .floor = [=](uint32_t) { return gigaflops * SecondsPerGigaflop(runner->executor()); }};
 }
@@ -303,7 +304,9 @@ std::vector<Case> ModelCases(const Options& options) {
   std::vector<Case> cases;
   for (const uint32_t threads : options.threads) {
     cases.push_back({.name = fmt::format("prefill/bf16/chunk{}/t{}", kChunkTokens, threads),
-                     .prepare = [=] { return PrefillBesideFma(threads); }});
+                     .prepare = [=] { return PrefillBesideFma(kChunkTokens, threads); }});
+    cases.push_back({.name = fmt::format("prefill/bf16/tokens{}/t{}", kLongTokens, threads),
+                     .prepare = [=] { return PrefillBesideFma(kLongTokens, threads); }});
     cases.push_back({.name = fmt::format("decode/bf16/depth0/t{}", threads),
                      .prepare = [=] { return DecodeBesideRead(threads); }});
     for (const uint32_t sequences : {1, 8, 32}) {

@@ -8,19 +8,19 @@ import numpy
 LAYERS = 28
 HIDDEN = 1024
 INTERMEDIATE = 3072
-QUERY_HEADS = 16
 KV_HEADS = 8
+GROUP = 2  # query heads of a KV head; others are measured too
 HEAD_DIM = 128
 VOCAB = 1024  # small, so that the output layer does not blur a decoded token
 CONTEXT = 40960
 
 # Multiply-adds of one token in the layers' matrix products, which are nearly all of its work.
-LAYER_WEIGHTS = HIDDEN * (2 * QUERY_HEADS * HEAD_DIM + 2 * KV_HEADS * HEAD_DIM + 3 * INTERMEDIATE)
+LAYER_WEIGHTS = HIDDEN * (2 * KV_HEADS * HEAD_DIM * (GROUP + 1) + 3 * INTERMEDIATE)
 GIGAFLOPS_PER_TOKEN = 2 * LAYERS * LAYER_WEIGHTS * 1e-9
 
 
-def write_model(path):
-    """Writes the model, 0.9 GB of bf16, unless the file is there already."""
+def write_model(path, group):
+    """Writes the model, 0.9 GB of bf16 or more, unless the file is there already."""
     path = pathlib.Path(path)
     if path.exists():
         return
@@ -31,7 +31,7 @@ def write_model(path):
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(HIDDEN)
     writer.add_feed_forward_length(INTERMEDIATE)
-    writer.add_head_count(QUERY_HEADS)
+    writer.add_head_count(group * KV_HEADS)
     writer.add_head_count_kv(KV_HEADS)
     writer.add_key_length(HEAD_DIM)
     writer.add_value_length(HEAD_DIM)
@@ -39,7 +39,7 @@ def write_model(path):
     writer.add_rope_freq_base(1e6)
     writer.add_vocab_size(VOCAB)
     writer.add_tokenizer_model("no_vocab")
-    _add_tensors(writer)
+    _add_tensors(writer, group)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -47,7 +47,7 @@ def write_model(path):
     unfinished.rename(path)
 
 
-def _add_tensors(writer):
+def _add_tensors(writer, group):
     random = numpy.random.default_rng(1)
 
     def matrix(name, rows, columns):
@@ -58,7 +58,7 @@ def _add_tensors(writer):
     def ones(name, count):
         writer.add_tensor(name, numpy.ones(count, dtype=numpy.float32))
 
-    query_dim, kv_dim = QUERY_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    query_dim, kv_dim = group * KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     matrix("token_embd.weight", VOCAB, HIDDEN)
     matrix("output.weight", VOCAB, HIDDEN)
     ones("output_norm.weight", HIDDEN)

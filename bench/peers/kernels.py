@@ -15,17 +15,15 @@ The two take turns, and a neighbour only makes them slower: a row is the best of
 more than 1 for rates is where Quire is ahead.
 """
 
-import argparse
 import json
-import pathlib
 import statistics
 import subprocess
 import sys
 
 import gguf_model
+import kernels_arguments
 import llama
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOKENS_PER_SAMPLE = 3
 CHUNK_TOKENS = 512
 # Quire's codec of as many bits as llama.cpp's type.
@@ -53,50 +51,44 @@ def median_token_ms(context, depth):
 
 
 def row_of(case, unit, ours, theirs):
-    """The best of rounds; `ours` is empty where Quire has no such codec in this build."""
+    """The best of rounds."""
     best = min if unit == "ms/token" else max
-    row = {"case": case, "unit": unit, "peer": best(theirs)}
-    if ours:
-        row["value"] = best(ours)
-        row["ratio"] = row["value"] / row["peer"]
-        row["median"] = statistics.median(a / b for a, b in zip(ours, theirs))
-    else:
-        row["note"] = "no such codec in this build of quire"
-    return row
+    return {"case": case, "unit": unit, "peer": best(theirs), "value": best(ours),
+            "ratio": best(ours) / best(theirs),
+            "median": statistics.median(a / b for a, b in zip(ours, theirs))}
 
 
-def decode_row(args, kv, flash, depth, shallow, deep, state):
-    name = f"decode/{kv}/flash_{'on' if flash else 'off'}/{depth}/t{args.threads}"
+def decode_row(args, kv, flash, where, depth, shallow, deep, state):
+    name = f"decode/{kv}/flash_{'on' if flash else 'off'}/{where}/t{args.threads}"
     deep.restore(llama.repeated(state, depth))
     if deep.depth != depth:
         raise RuntimeError(f"a restored cache of {deep.depth} tokens instead of {depth}")
-    wanted = f"decode/{CODECS[kv]}/{depth}"
+    wanted = f"decode/{CODECS[kv]}/{where}/t{args.threads}"
     ours, theirs = [], []
     for number in range(args.rounds):
         at_zero_ms = median_token_ms(shallow, 0)
         theirs.append(median_token_ms(deep, depth) - at_zero_ms)
-        row = quire_rows(args, "attention", "--case", wanted).get(f"{wanted}/t{args.threads}")
-        value = None if row is None else row["value"]
-        if value is not None:
-            ours.append(value)
-        say(f"{name}: round {number + 1} of {args.rounds}: llama.cpp {theirs[-1]:.1f} ms"
-            + (f", quire {value:.1f} ms" if value is not None else ""))
+        ours.append(quire_rows(args, "attention", "--case", wanted)[wanted]["value"])
+        say(f"{name}: round {number + 1} of {args.rounds}: llama.cpp {theirs[-1]:.1f} ms, "
+            f"quire {ours[-1]:.1f} ms")
     return row_of(name, "ms/token", ours, theirs)
 
 
-def prompt_rates(args, count):
-    """Tokens a second of a prompt by arithmetic class, in chunks of CHUNK_TOKENS."""
-    rows = quire_rows(args, "model", "--case", f"/tokens{count}/t{args.threads}")
-    names = [name.split("/")[2] for name in rows]
-    per_layer = {name: row["value"] for name, row in zip(names, rows.values())}
-    if rows:  # each beside fma32
-        per_layer["fma32"] = min(row["floor"] for row in rows.values())
-        return {name: count / (ms * 1e-3 * gguf_model.LAYERS) for name, ms in per_layer.items()}
-    if count != CHUNK_TOKENS:
-        return {}
-    row = f"prefill/bf16/chunk{CHUNK_TOKENS}/t{args.threads}"
-    rates = quire_rows(args, "model", "--case", row)
-    return {"fma32": rates[row]["value"] / gguf_model.GIGAFLOPS_PER_TOKEN}
+def arithmetic_classes(args):
+    done = subprocess.run([args.quire, "info", "--json"], check=True, stdout=subprocess.PIPE)
+    classes = json.loads(done.stdout)["arithmetic_classes"]
+    return [name for name in classes if name == "fma32" or name.startswith("dot16")]
+
+
+def prompt_rate(args, count, arithmetic):
+    """Tokens a second of a prompt in one of the processor's classes."""
+    if arithmetic != "fma32":
+        row = f"prefill/bf16/{arithmetic}/tokens{count}/t{args.threads}"
+        ms = quire_rows(args, "model", "--case", row)[row]["value"]
+        return count / (ms * 1e-3 * gguf_model.LAYERS)
+    what = f"chunk{count}" if count == CHUNK_TOKENS else f"tokens{count}"
+    row = f"prefill/bf16/{what}/t{args.threads}"
+    return quire_rows(args, "model", "--case", row)[row]["value"] / gguf_model.GIGAFLOPS_PER_TOKEN
 
 
 def prefill_rows(args, model, count):
@@ -109,8 +101,8 @@ def prefill_rows(args, model, count):
         for number in range(args.rounds):
             context.clear()
             theirs.append(count / sum(context.decode(chunk) for chunk in chunks))
-            for arithmetic, rate in prompt_rates(args, count).items():
-                ours.setdefault(arithmetic, []).append(rate)
+            for arithmetic in arithmetic_classes(args):
+                ours.setdefault(arithmetic, []).append(prompt_rate(args, count, arithmetic))
             rates = ", ".join(f"{key} {rates[-1]:.0f}" for key, rates in ours.items())
             say(f"{name}: round {number + 1} of {args.rounds}: llama.cpp {theirs[-1]:.0f}, "
                 f"quire {rates} tokens/s")
@@ -118,52 +110,41 @@ def prefill_rows(args, model, count):
         yield row_of(f"prefill/{count}/{arithmetic}/t{args.threads}", "tokens/s", rates, theirs)
 
 
-def all_rows(args, model):
-    for count in args.prompts:
+def all_rows(args, model, group):
+    of_model = group == gguf_model.GROUP
+    for count in args.prompts if of_model else []:
         yield from prefill_rows(args, model, count)
+    depths = [depth for depth in args.depths if depth in kernels_arguments.DEPTHS[group]]
+    suffix = "" if of_model else f"/g{group}"
     for kv, flash in SUBJECTS:
-        if kv not in args.kv:
+        if kv not in args.kv or not depths:
             continue
         say(f"{kv}, flash {'on' if flash else 'off'}: computing {llama.TEMPLATE_TOKENS} tokens")
-        deepest = max(args.depths) + 256
+        deepest = max(depths) + 256
         with (
             llama.Context(model, kv, flash, args.threads, 1024, llama.TEMPLATE_TOKENS) as shallow,
             llama.Context(model, kv, flash, args.threads, deepest, 16) as deep,
         ):
             state = llama.template(shallow)
-            for depth in args.depths:
-                yield decode_row(args, kv, flash, depth, shallow, deep, state)
+            for depth in depths:
+                yield decode_row(args, kv, flash, f"{depth}{suffix}", depth, shallow, deep, state)
 
 
 def print_table(rows):
-    print(f"{'case':<36} {'quire':>10} {'llama.cpp':>10} {'unit':<10} {'ratio':>6}")
+    print(f"{'case':<36} {'quire':>10} {'llama.cpp':>10} {'unit':<10} {'ratio':>6} {'median':>6}")
     for row in rows:
-        ours = f"{row['value']:.2f}" if "value" in row else "-"
-        ratio = f"{row['ratio']:.3f}" if "ratio" in row else "-"
-        print(f"{row['case']:<36} {ours:>10} {row['peer']:>10.2f} {row['unit']:<10} {ratio:>6}"
-              f"  {row.get('note', '')}".rstrip())
+        print(f"{row['case']:<36} {row['value']:>10.2f} {row['peer']:>10.2f} {row['unit']:<10} "
+              f"{row['ratio']:>6.3f} {row['median']:>6.3f}")
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quire", default=str(ROOT / "build/release/quire"))
-    parser.add_argument("--model", default=str(ROOT / "build/peers/qwen3-0.6b-random-bf16.gguf"))
-    parser.add_argument("--depths", default="4096,16384,32768")
-    parser.add_argument("--prompts", default="512,4096", help="of `quire bench model`'s cases")
-    parser.add_argument("--kv", default="f16,q8_0,q4_0")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    args = parser.parse_args()
-    args.depths = [int(depth) for depth in args.depths.split(",")]
-    args.prompts = [int(count) for count in args.prompts.split(",")]
-    args.kv = args.kv.split(",")
-
-    say(f"the model: {args.model}")
-    gguf_model.write_model(args.model)
-    rows = list(all_rows(args, llama.load_model(args.model)))
+    args = kernels_arguments.parse(__doc__)
+    rows = []
+    for group in args.groups:
+        path = args.models / f"qwen3-0.6b-g{group}-random-bf16.gguf"
+        say(f"the model: {path}")
+        gguf_model.write_model(path, group)
+        rows += all_rows(args, llama.load_model(path), group)
     if args.json:
         print(json.dumps({"bench": "kernels", "peer": llama.VERSION, "threads": args.threads,
                           "rounds": args.rounds, "rows": rows}))

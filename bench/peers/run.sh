@@ -6,6 +6,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+# Arguments are refused before anything is compiled.
+if [[ $1 == kernels ]]; then python3 bench/peers/kernels_arguments.py "${@:2}"; fi
+
 venv=build/venv-peers
 if ! cmp -s bench/peers/requirements.txt "$venv/requirements.txt"; then
   echo "making $venv: compiling llama.cpp takes some ten minutes" >&2
