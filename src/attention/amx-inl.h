@@ -61,7 +61,6 @@ class AmxTiles {
     LoadAmxConfig(config);
     queries_ = queries;
   }
-  uint32_t queries() const { return queries_; }
 
  private:
   const AmxScope scope_;
