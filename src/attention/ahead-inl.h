@@ -59,7 +59,7 @@ class LinesAhead {
   };
   static constexpr uint32_t kStreamsWanted = 2;
 
-  HWY_NOINLINE void NextPlanes() {
+  void NextPlanes() {
     if (head_ + 1 < wanted_[stream_].stream->heads) return Begin(first_, head_ + 1);
     Begin(first_ + kStreams, 0);
   }

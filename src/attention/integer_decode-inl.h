@@ -138,14 +138,11 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
   };
   const int16_t* const end = query + dim * kQueries;
   while (query + (kTiles ? 1 : kSteps * kStepNumbers) <= end) {
+    if constexpr (kFetchesAhead) lines->Fetch(kColumns * DivUp(kBytes, kLineBytes));
     QUIRE_UNROLL
     for (int c = 0; c < kColumns; ++c) {
       for (size_t line = 0; line < kBytes; line += kLineBytes) {
-        if constexpr (kFetchesAhead) {
-          lines->Fetch(1);
-        } else {
-          FetchFar(ahead[c] + at + line);
-        }
+        if (!kFetchesAhead) FetchFar(ahead[c] + at + line);
         FetchNear(codes[c] + next_at + line);
       }
     }
@@ -273,13 +270,10 @@ HWY_INLINE void WeighTiles(const IntegerGroup& group, size_t offset_bytes, size_
     for (int i = 0; i < kTiles; ++i) tiles[i] = group.codes[c] + offset_bytes + i * tile_step;
     const std::byte* ahead = group.ahead[c] + offset_bytes;
     const int16_t* pairs = weights.codes + group.first[c];
+    if constexpr (kFetchesAhead) lines->Fetch(DivUp(kTiles * kBytes, kLineBytes));
     QUIRE_UNROLL
     for (size_t line = 0; line < kTiles * kBytes; line += kLineBytes) {
-      if constexpr (kFetchesAhead) {
-        lines->Fetch(1);
-      } else {
-        FetchFar(ahead + line);
-      }
+      if (!kFetchesAhead) FetchFar(ahead + line);
       FetchNear(group.next[c] + offset_bytes + line);
     }
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
