@@ -5,11 +5,12 @@ import pathlib
 import gguf
 import numpy
 
+from kernels_arguments import GROUP
+
 LAYERS = 28
 HIDDEN = 1024
 INTERMEDIATE = 3072
 KV_HEADS = 8
-GROUP = 2  # query heads of a KV head; others are measured too
 HEAD_DIM = 128
 VOCAB = 1024  # small, so that the output layer does not blur a decoded token
 CONTEXT = 40960

@@ -111,7 +111,7 @@ def prefill_rows(args, model, count):
 
 
 def all_rows(args, model, group):
-    of_model = group == gguf_model.GROUP
+    of_model = group == kernels_arguments.GROUP
     for count in args.prompts if of_model else []:
         yield from prefill_rows(args, model, count)
     depths = [depth for depth in args.depths if depth in kernels_arguments.DEPTHS[group]]

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-GROUP = 2  # of the model's shape
+GROUP = 2  # query heads of a KV head, as the model's shape has them
 # What `quire bench` has cases of, by the query heads of a KV head.
 DEPTHS = {GROUP: (4096, 16384, 32768), 4: (32768,), 8: (32768,)}
 PROMPTS = (512, 4096)
@@ -41,7 +41,12 @@ def parse(description):
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
+    args = parser.parse_args()
+    for group in args.groups:
+        if args.kv and not set(args.depths) & set(DEPTHS[group]):
+            parser.error(f"--groups {group}: measured at a depth of "
+                         f"{', '.join(map(str, DEPTHS[group]))} alone; name it with --depths")
+    return args
 
 
 if __name__ == "__main__":

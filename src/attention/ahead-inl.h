@@ -35,8 +35,9 @@ class LinesAhead {
   uint32_t LinesOfSoftmax(uint32_t group) const { return lines_ * group / (group + 24); }
 
   /// Fetches the next `lines`, as far as there are any: of a few planes in turn, because a core
-  /// gets more from several pages than from one.
+  /// gets more from several pages than from one. Nothing where fetching is left to the hardware.
   HWY_INLINE void Fetch(uint32_t lines) {
+    if constexpr (!kFetchesAhead) return;
     for (; lines > 0 && stream_ < kStreamsWanted; --lines) {
       FetchFar(planes_[run_] + at_);
       if (++run_ < runs_) continue;

@@ -374,7 +374,7 @@ class AmxProducts {
 };
 
 /// What is fetched with each query vector that is written.
-struct FetchShare {
+struct LinesShare {
   HWY_INLINE void Fetch() const {
     if (lines != 0) ahead->Fetch(lines);
   }
@@ -406,13 +406,13 @@ struct AmxScores {
   uint32_t queries = 0;
   const float* units = nullptr;
   float* to[kAmxTogether] = {};  // of the first query vector
-  FetchShare ahead;
+  LinesShare ahead;
 };
 
 /// Scores of `queries` query vectors and so many columns of K at `codes`.
 HWY_INLINE void ScoreAmxColumns(const FixedQueries& of, uint32_t queries, size_t dim,
                                 uint32_t count, const uint32_t* index, const int8_t* const* codes,
-                                float* scores, const FetchShare& ahead,
+                                float* scores, const LinesShare& ahead,
                                 AmxProducts<AmxScores>* products) {
   const auto* const high = reinterpret_cast<const int8_t*>(of.codes);
   const AmxFactors factors = {high, high + queries * of.stride, of.stride};
@@ -465,15 +465,17 @@ struct AmxValues {
   const float* units = nullptr;  // of the group
   float* out = nullptr;
   size_t out_stride = 0;
-  FetchShare ahead;
+  LinesShare ahead;
 };
 
-/// out[q] += weights * values of one group of tokens, for `panels` panels of V, a tile each at
-/// `codes`. `bytes` has room for kAmxWeightBytes, until the products have ended.
+/// High and low bytes of a group's weights.
 inline constexpr size_t kAmxWeightBytes = 2 * kAmxQueriesMax * kAmxTerms;
+
+/// out[q] += weights * values of one group of tokens, for `panels` panels of V, a tile each at
+/// `codes`. `bytes` has room for kAmxWeightBytes.
 inline void WeighAmxGroup(const FixedWeights& weights, uint32_t group, uint32_t queries,
                           const int8_t* codes, uint32_t panels, float* out, size_t out_stride,
-                          int8_t* bytes, const FetchShare& ahead,
+                          int8_t* bytes, const LinesShare& ahead,
                           AmxProducts<AmxValues>* products) {
   const AmxFactors factors = {bytes, bytes + queries * kAmxTerms, kAmxTerms};
   for (uint32_t q = 0; q < queries; ++q) {
@@ -505,8 +507,13 @@ inline void WeighAmxTile(const FixedWeights& weights, uint32_t rows, const int16
   products.End();
 }
 
+/// Scores take one of four shares of a split's lines, values one of two, by the time that each
+/// takes (LinesAhead has the share of softmax).
+inline constexpr uint32_t kScoreShares = 4;
+inline constexpr uint32_t kValueShares = 2;
+
 /// One of `shares` of the lines, spread over so many products of `queries` query vectors.
-inline FetchShare ShareOf(LinesAhead* ahead, uint32_t shares, uint32_t products, uint32_t queries) {
+inline LinesShare ShareOf(LinesAhead* ahead, uint32_t shares, uint32_t products, uint32_t queries) {
   return {ahead, DivUp(ahead->lines() / shares, std::max(1u, products * queries))};
 }
 
@@ -516,8 +523,8 @@ void StreamAmxScores(const FixedQueries& queries, const StreamView& key, const S
                      const Columns& columns, float* scores, AmxTiles* tiles, LinesAhead* ahead) {
   const uint32_t streams = std::max(kStreams, key.block_columns);
   const GroupSlices slices(key.group, kAmxQueriesMax);
-  const FetchShare share =
-      ShareOf(ahead, 4, DivUp(columns.count, kAmxTogether) * key.heads, key.group);
+  const LinesShare share =
+      ShareOf(ahead, kScoreShares, DivUp(columns.count, kAmxTogether) * key.heads, key.group);
   alignas(64) int8_t expanded[kStreams * AmxKeyBytes(kDimMax)];
   int8_t* to[kStreams];
   for (uint32_t i = 0; i < kStreams; ++i) to[i] = expanded + i * AmxKeyBytes(key.dim);
@@ -565,8 +572,8 @@ void StreamAmxValues(const Columns& columns, const StreamView&, const StreamView
   const GroupSlices slices(view.group, kAmxQueriesMax);
   const auto panels = static_cast<uint32_t>(out_stride / kPanelDims);
   const uint32_t groups = DivUp(columns.count, kColumnsPerGroup);
-  const FetchShare share =
-      ShareOf(ahead, 2, groups * view.heads * DivUp(panels, kAmxTogether), view.group);
+  const LinesShare share =
+      ShareOf(ahead, kValueShares, groups * view.heads * DivUp(panels, kAmxTogether), view.group);
   // Of missing columns it holds anything: their weights are zero.
   alignas(64) int8_t expanded[AmxGroupBytes(kDimMax)];
   alignas(64) int8_t bytes[kAmxWeightBytes];

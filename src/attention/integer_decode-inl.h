@@ -1,6 +1,6 @@
 // Single rows over integer codes: columns of K and tiles of V are taken together as far as
 // registers allow, so that they share their factors. Planes are fetched some planes before they are
-// needed (decode-inl.h says why).
+// needed (decode-inl.h says why), with AVX-512 evenly (ahead-inl.h).
 #include "attention/ahead-inl.h"
 #include "attention/integer-inl.h"
 #include "hwy/highway.h"
@@ -138,11 +138,11 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
   };
   const int16_t* const end = query + dim * kQueries;
   while (query + (kTiles ? 1 : kSteps * kStepNumbers) <= end) {
-    if constexpr (kFetchesAhead) lines->Fetch(kColumns * DivUp(kBytes, kLineBytes));
+    lines->Fetch(kColumns * DivUp(kBytes, kLineBytes));
     QUIRE_UNROLL
     for (int c = 0; c < kColumns; ++c) {
       for (size_t line = 0; line < kBytes; line += kLineBytes) {
-        if (!kFetchesAhead) FetchFar(ahead[c] + at + line);
+        if constexpr (!kFetchesAhead) FetchFar(ahead[c] + at + line);
         FetchNear(codes[c] + next_at + line);
       }
     }
@@ -182,8 +182,8 @@ void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
     const uint32_t count = std::min(streams, columns.count - c);
     for (uint32_t head = 0; head < key.heads; ++head) {
       const size_t offset = head * key.head_stride_bytes;
-      const std::byte* ahead[kColumnsPerSplit];
-      PlanesAhead(key, value, columns, c, count, head, ahead);
+      const std::byte* ahead[kColumnsPerSplit] = {};
+      if constexpr (!kFetchesAhead) PlanesAhead(key, value, columns, c, count, head, ahead);
       FetchKeyScales(key, columns, c, count, head);
       uint32_t q = head * key.group;
       for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
@@ -209,15 +209,9 @@ void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
 }
 
 /// The bytes that are read some planes after the plane of column c at `head`: the same column of a
-/// later head, the column `count` further, or the first columns of `next` (or null). Where fetching
-/// goes far: planes in the order they lie in memory (PlanesAhead).
+/// later head, the column `count` further, or the first columns of `next` (or null).
 inline const std::byte* ValueAhead(const Columns& columns, uint32_t c, uint32_t head,
-                                   const StreamView& key, const StreamView& value, uint32_t first,
-                                   uint32_t count, const Columns* next) {
-  if (kFetchesAhead && value.block_columns == 1) {
-    const uint32_t p = columns.count * key.heads + first * value.heads + head * count + (c - first);
-    return PlaneInOrder(key, value, columns, next, p + PlanesAheadInOrder(value.heads));
-  }
+                                   const StreamView& value, uint32_t count, const Columns* next) {
   constexpr uint32_t kHeadsAhead = 2;
   uint32_t then = head + kHeadsAhead;
   if (then < value.heads) return columns.value[c] + then * value.head_stride_bytes;
@@ -268,12 +262,11 @@ HWY_INLINE void WeighTiles(const IntegerGroup& group, size_t offset_bytes, size_
     const std::byte* tiles[kTiles];
     QUIRE_UNROLL
     for (int i = 0; i < kTiles; ++i) tiles[i] = group.codes[c] + offset_bytes + i * tile_step;
-    const std::byte* ahead = group.ahead[c] + offset_bytes;
     const int16_t* pairs = weights.codes + group.first[c];
-    if constexpr (kFetchesAhead) lines->Fetch(DivUp(kTiles * kBytes, kLineBytes));
+    lines->Fetch(DivUp(kTiles * kBytes, kLineBytes));
     QUIRE_UNROLL
     for (size_t line = 0; line < kTiles * kBytes; line += kLineBytes) {
-      if (!kFetchesAhead) FetchFar(ahead + line);
+      if constexpr (!kFetchesAhead) FetchFar(group.ahead[c] + offset_bytes + line);
       FetchNear(group.next[c] + offset_bytes + line);
     }
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
@@ -322,7 +315,7 @@ HWY_INLINE void WeighTiles(const IntegerGroup& group, size_t offset_bytes, size_
 /// out += weights * values over all columns, group by group and head by head; at the end the first
 /// columns of `next` (or null) are fetched.
 template <Codec kCodec>
-void StreamIntegerValues(const Columns& columns, const StreamView& key, const StreamView& view,
+void StreamIntegerValues(const Columns& columns, const StreamView&, const StreamView& view,
                          const Columns* next, const FixedWeights& weights, float* out,
                          size_t out_stride, AmxTiles*, LinesAhead* lines) {
   constexpr size_t kChannels = kValuesPerCode<kCodec> * kPanelDims;
@@ -338,7 +331,9 @@ void StreamIntegerValues(const Columns& columns, const StreamView& key, const St
     for (uint32_t head = 0; head < view.heads; ++head) {
       for (uint32_t j = 0; j < group.count; ++j) {
         group.codes[j] = columns.value[c + j] + head * view.head_stride_bytes;
-        group.ahead[j] = ValueAhead(columns, c + j, head, key, view, c, group.count, next);
+        if constexpr (!kFetchesAhead) {
+          group.ahead[j] = ValueAhead(columns, c + j, head, view, group.count, next);
+        }
         group.next[j] = j + 1 < group.count
                             ? columns.value[c + j + 1] + head * view.head_stride_bytes
                             : columns.value[c] + (head + 1) * view.head_stride_bytes;

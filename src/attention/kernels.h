@@ -135,7 +135,8 @@ struct Kernels {
 /// Floats from one query's `out` row to the next.
 constexpr uint32_t OutStride(uint32_t value_dim) { return RoundUp(value_dim, kPanelDims); }
 
-/// Numbers from one fixed-point query to the next: the channels of whole tiles of every codec.
+/// Numbers from one fixed-point query to the next: the channels of whole tiles of every codec, and
+/// of whole matrix tiles.
 constexpr uint32_t FixedStride(uint32_t key_dim) { return RoundUp(key_dim, 64); }
 
 /// Numbers of an expanded column of K: [pair of channels, kColumnTokens, 2].

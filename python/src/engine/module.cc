@@ -467,10 +467,8 @@ void BindEngine(nb::module_& module) {
           "layer sees these alone, and memory stays the same however long the text is. remote, "
           "fleet_key, remote_writes_all: as of quire.DiskStore; sessions are in the store "
           "alone. keys, keys_command, key: as of quire.DiskStore, for store and sessions. "
-          "arithmetic: "
-          "how matrices are multiplied, 'dot16' for a model of bf16 on a processor with products "
-          "of "
-          "bf16 (docs/numerics.md).\n\n"
+          "arithmetic: how matrices are multiplied, 'dot16' for a model of bf16 on a processor "
+          "with products of bf16 (docs/numerics.md).\n\n"
           "Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; "
           "NoSpaceError hot_bytes; BusyError another process has the store; IoError.")
       .def(
