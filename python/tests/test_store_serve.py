@@ -64,8 +64,8 @@ class Owner:
 
     def raw(self):
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        made.connect(str(self.path))  # waits where many come at once; with a timeout it would fail
         made.settimeout(HANG_S)
-        made.connect(str(self.path))
         return made
 
     def files_bytes(self):
