@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/bits.h"
 #include "base/float_bits.h"
 #include "bench/bench.h"
 #include "bench/must.h"
@@ -44,6 +45,7 @@ struct OnDevice {
     made->group = of.group;
     made->tables = made->sequence->Pieces(of.batch);
     QUIRE_TRY(made->SpreadSlots(IsEmulated(backend) ? kEmulatedArenaBytesMax : kArenaBytesMax));
+    if (!IsIdentity(of.codec)) QUIRE_TRY(made->OpenLastBlocks(of));
     std::vector<float> queries = Queries(of.rows * of.batch, of.group);
     for (float& query : queries) query = Bf16ToF32(F32ToBf16(query));  // as those of a bf16 model
     const uint64_t floats = queries.size() * sizeof(float);
@@ -78,8 +80,41 @@ struct OnDevice {
     return device.Synchronize();
   }
 
+  /// Devices read no codes open: the last rows of each sequence have their own blocks in bf16.
+  Result<void> OpenLastBlocks(const Shape& of) {
+    const uint32_t blocks = DivUp(of.rows, sequence->block_tokens());
+    QUIRE_ASSIGN(opened, DecodedSequence::Create(
+                             Codec::kBf16, blocks * of.batch * sequence->block_tokens(), 1));
+    opened_slots.assign(sequence->blocks(), kNoSlot);
+    for (uint32_t i = 0; i < of.batch; ++i) {
+      const uint64_t end = tables.sealed.indptr[i + 1];
+      for (uint32_t b = 0; b < blocks; ++b) opened_slots[end - blocks + b] = i * blocks + b;
+    }
+    QUIRE_TRY(opened_memory.Reserve(opened->bytes()));
+    tables.open = opened->Tables({tables.sealed.indptr, of.batch + 1}, opened_slots.data());
+    device.CopyIn(tables.open.base, opened->bytes(), opened_memory.as<void>());
+    tables.open.base = opened_memory.as<std::byte>();
+    return {};
+  }
+
+  AttentionShape AttendedShape() const {
+    AttentionShape shape = sequence->Shape(0, group);
+    if (opened != nullptr) {
+      const AttentionShape open = opened->Shape(0, group);
+      shape.open_key = open.key;
+      shape.open_value = open.value;
+    }
+    return shape;
+  }
+
   OnDevice(cuda::Device& of, cuda::Arithmetic in)
-      : device(of), arithmetic(in), slots(of), queries(of), out(of), sink(of) {}
+      : device(of),
+        arithmetic(in),
+        slots(of),
+        opened_memory(of),
+        queries(of),
+        out(of),
+        sink(of) {}
 
   double Seconds(const std::function<void()>& body) {
     return Must(device.Seconds(cuda::Stream::kCompute, body));
@@ -87,7 +122,7 @@ struct OnDevice {
   double Attend(uint32_t times) {
     return Seconds([&] {
       for (uint32_t i = 0; i < times; ++i) {
-        Must(attention->Attend(sequence->Shape(0, group), tables, tasks, *executor));
+        Must(attention->Attend(AttendedShape(), tables, tasks, *executor));
       }
     });
   }
@@ -128,6 +163,9 @@ struct OnDevice {
   uint32_t layers = 0;  // that a slot has room for
   BlockTables tables;
   cuda::DeviceBuffer slots;
+  std::unique_ptr<DecodedSequence> opened;  // null: blocks are read open as they are sealed
+  std::vector<uint32_t> opened_slots;       // [blocks]
+  cuda::DeviceBuffer opened_memory;
   cuda::DeviceBuffer queries;
   cuda::DeviceBuffer out;
   cuda::DeviceBuffer sink;
@@ -169,8 +207,7 @@ Result<Subject> Cascade(cuda::Backend& backend, const Shape& of) {
   const std::vector<AttentionTask> one(many.begin(), many.begin() + 1);
   const auto run = [=](const std::vector<AttentionTask>& tasks) {
     return on->Seconds([&] {
-      Must(on->attention->Attend(on->sequence->Shape(0, on->group), on->tables, tasks,
-                                 *on->executor));
+      Must(on->attention->Attend(on->AttendedShape(), on->tables, tasks, *on->executor));
     });
   };
   return Timed{.unit = "ms/layer",

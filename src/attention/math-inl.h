@@ -35,13 +35,13 @@ HWY_INLINE void Exp(D d, hn::Vec<D>* x) {
     const V n = hn::Sub(shifted[i], magic);
     r[i] = hn::MulAdd(n, hn::Set(d, -kLn2High), r[i]);
     r[i] = hn::MulAdd(n, hn::Set(d, -kLn2Low), r[i]);
-    p[i] = hn::Set(d, kExpPolynomial[0]);
+    p[i] = hn::Set(d, kExp5);
   }
   QUIRE_UNROLL
-  for (size_t k = 1; k < 6; ++k) {
+  for (const float coefficient : {kExp4, kExp3, kExp2, kExp1, kExp0}) {
     QUIRE_UNROLL
     for (size_t i = 0; i < kVecs; ++i) {
-      p[i] = hn::MulAdd(p[i], r[i], hn::Set(d, kExpPolynomial[k]));
+      p[i] = hn::MulAdd(p[i], r[i], hn::Set(d, coefficient));
     }
   }
   QUIRE_UNROLL

@@ -17,9 +17,14 @@ inline constexpr float kLn2High = 0.693359375f;  // 9 bits, so that n * kLn2High
 inline constexpr float kLn2Low = -2.12194440e-4f;
 /// Adding this to |x| < 2^22 rounds x to the nearest even integer and leaves it in the low bits.
 inline constexpr float kRoundMagic = 12582912.0f;  // 1.5 * 2^23
-/// Coefficients of (e^r - 1 - r) / r^2, highest power first (Cephes expf).
-inline constexpr float kExpPolynomial[6] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
-                                            4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+/// Coefficients of (e^r - 1 - r) / r^2, of r^5 to r^0 (Cephes expf). No array: device code cannot
+/// read the elements of one that the host has.
+inline constexpr float kExp5 = 1.9875691500e-4f;
+inline constexpr float kExp4 = 1.3981999507e-3f;
+inline constexpr float kExp3 = 8.3334519073e-3f;
+inline constexpr float kExp2 = 4.1665795894e-2f;
+inline constexpr float kExp1 = 1.6666665459e-1f;
+inline constexpr float kExp0 = 5.0000001201e-1f;
 
 /// e^x for finite x, relative error < 2e-7; at most e^88, +0 below -86.5.
 constexpr float Exp(float x) {
@@ -29,12 +34,11 @@ constexpr float Exp(float x) {
   const float n = shifted - kRoundMagic;
   float r = std::fma(n, -kLn2High, x);
   r = std::fma(n, -kLn2Low, r);
-  // No loop: device code has the elements of a host's array only where they are constants.
-  float p = std::fma(kExpPolynomial[0], r, kExpPolynomial[1]);
-  p = std::fma(p, r, kExpPolynomial[2]);
-  p = std::fma(p, r, kExpPolynomial[3]);
-  p = std::fma(p, r, kExpPolynomial[4]);
-  p = std::fma(p, r, kExpPolynomial[5]);
+  float p = std::fma(kExp5, r, kExp4);
+  p = std::fma(p, r, kExp3);
+  p = std::fma(p, r, kExp2);
+  p = std::fma(p, r, kExp1);
+  p = std::fma(p, r, kExp0);
   const float y = std::fma(p, r * r, r) + 1.0f;
   // The low bits of `shifted` are n; the bits above them leave at the top.
   return std::bit_cast<float>(std::bit_cast<uint32_t>(y) +

@@ -2,6 +2,7 @@
 // are.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -139,6 +140,27 @@ TEST_P(MmaProducts, ZerosCountForNothing) {
     const std::vector<float> row(x.begin() + i * kK, x.begin() + (i + 1) * kK);
     const auto got = Product(large, row, kN, kK);
     EXPECT_EQ(std::memcmp(got.data(), want.data() + i * kN, kN * sizeof(float)), 0) << "row " << i;
+  }
+}
+
+// Attention has its query vectors as columns (docs/numerics.md section 5), products of the model
+// have rows: what an instruction adds up is the same either way.
+TEST_P(MmaProducts, FactorsChangePlaces) {
+  constexpr uint32_t kRows = 40;
+  constexpr uint32_t kN = 56;
+  constexpr uint32_t kK = 320;
+  auto w = Numbers(size_t{kN} * kK);
+  auto x = Numbers(size_t{kRows} * kK);
+  for (size_t i = 0; i < x.size(); ++i) x[i] *= std::ldexp(1.0f, static_cast<int>(i / 5 % 9) - 6);
+  for (size_t i = 0; i < w.size(); ++i) w[i] *= std::ldexp(1.0f, static_cast<int>(i / 7 % 5) - 3);
+  const auto there = Product(w, x, kN, kK);
+  const auto back = Product(x, w, kRows, kK);
+  for (uint32_t i = 0; i < kRows; ++i) {
+    for (uint32_t j = 0; j < kN; ++j) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(there[i * kN + j]),
+                std::bit_cast<uint32_t>(back[j * kRows + i]))
+          << "row " << i << ", column " << j;
+    }
   }
 }
 

@@ -53,7 +53,7 @@ def test_a_rehearsal_reports_every_step(folder, tmp_path):
         assert said["cpu"] == said["emulated"] and len(said["cpu"]) == 32
     bulk = steps["digest/mma16 bulk and plain"]["result"]
     assert bulk["emulated"] == bulk["emulated:plain"] != steps["digest/bf16"]["result"]["cpu"]
-    for name in ("suite/CudaAttention", "suite/CudaBlockOps", "mma16/staging", "mma16/zero products"):
+    for name in ("suite/CudaAttention", "suite/CudaBlockOps", "mma16/staging", "mma16/the instruction"):
         assert steps[name]["result"]["passed"] > 0 and steps[name]["result"]["skipped"] == 0, name
     benches = [step["result"] for name, step in steps.items() if name.startswith("bench ")]
     assert {bench["bench"] for bench in benches} == {"attention", "cascade", "tier"}

@@ -1,4 +1,4 @@
-"""scripts/check-ptx must find each trap that nobody wrote, and no other."""
+"""scripts/check-ptx must find each trap that nobody wrote and each read near address 0, and no other."""
 
 import pathlib
 import subprocess
@@ -27,6 +27,18 @@ $L__BB4_5:
 \ttrap;
 }
 """
+READS = """.visible .entry _Z5weighv(
+\t.param .u64 _Z5weighv_param_0
+)
+{
+\tmov.u64 \t%rd1306, 8;
+\tld.f32 \t%f1, [%rd1306];
+\tmov.u64 \t%rd7, 4096;
+\tadd.s64 \t%rd8, %rd9, %rd7;
+\tld.global.f32 \t%f2, [%rd8+8];
+\tret;
+}
+"""
 
 
 class CheckPtx(unittest.TestCase):
@@ -46,6 +58,12 @@ class CheckPtx(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("model.ptx: 2 traps in 1 functions", said)
         self.assertIn("_Z3runv", said)
+
+    def test_a_read_of_a_constant_that_only_the_host_has(self):
+        status, said = self.check(["attend"], attend=WRITTEN + READS)
+        self.assertEqual(status, 1)
+        self.assertIn("attend.ptx: 1 reads of host constants in 1 functions", said)
+        self.assertIn("_Z5weighv", said)
 
     def test_a_file_without_ptx_was_not_looked_at(self):
         status, said = self.check(["model", "attend"], model=WRITTEN)

@@ -25,7 +25,7 @@ esac
 """
 TESTS = """#!/bin/bash
 case "$*" in
-  *list_tests*) printf 'Good.\n  Test\nCrashes.\n  Test\nMmaStaging.\n  Test\n'; exit;;
+  *list_tests*) echo 'Running main() from gtest_main.cc'; printf 'Good.\n  Test\nCrashes.\n  Test\nMmaStaging.\n  Test\n'; exit;;
   *Zeros*) [[ -n ${HANG-} ]] && sleep 60;;
   *Crashes*) echo "sync is ${QUIRE_CUDA_SYNC-0}" >&2; kill -SEGV $$;;
 esac
@@ -69,6 +69,8 @@ class FirstContact(unittest.TestCase):
         self.assertEqual(steps["mma16/staging"]["status"], "failed")
         self.assertEqual(steps["mma16/staging"]["result"]["failed"], ["MmaStaging.Some"])
         self.assertIn("cuda: an error", steps["mma16/staging"]["result"]["ends"]["stderr"])
+        self.assertNotIn("suite/Running", steps)
+        self.assertIn("/", steps["environment/machine"]["result"])
         self.assertEqual(steps["suite/Crashes"]["status"], "failed")
         self.assertIn("sync is 1", steps["suite/Crashes"]["result"]["one_launch_at_a_time"]["stderr"])
         self.assertEqual(steps["suite/cuda_runtime_test"]["status"], "missing")
@@ -93,7 +95,7 @@ class FirstContact(unittest.TestCase):
         self.assertLess(time.monotonic() - begin, 30)
         report, steps = self.report()
         self.assertTrue(report["finished"])
-        self.assertEqual(steps["mma16/zero products"]["status"], "timeout")
+        self.assertEqual(steps["mma16/the instruction"]["status"], "timeout")
         self.assertEqual(steps["digest/int8"]["status"], "left_out")
 
     def test_a_cut_leaves_what_was_found_before(self):

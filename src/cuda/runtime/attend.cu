@@ -13,12 +13,12 @@ namespace {
 template <class Keys, class Values, uint32_t kQueries>
 __global__ void __launch_bounds__(kAttendThreads)
     RunSplits(const __grid_constant__ SplitsArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   SplitsKernel<CudaThread, Keys, Values, kQueries>(self, args).Run();
 }
 
 __global__ void __launch_bounds__(kAttendThreads) RunFold(const __grid_constant__ FoldArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   FoldKernel<CudaThread>(self, args).Run();
 }
 

@@ -10,24 +10,24 @@ namespace quire::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kBlockThreads) RunWrite(const __grid_constant__ WriteArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   WriteRow(self, args);
 }
 
 __global__ void __launch_bounds__(kBlockThreads) RunRead(const __grid_constant__ ReadArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   ReadRow(self, args);
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
     RunEncode(const __grid_constant__ EncodeArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   EncodeKernel<CudaThread>(self, args).Run();
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
     RunChecksum(const __grid_constant__ ChecksumArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   ChecksumKernel<CudaThread>(self, args).Run();
 }
 

@@ -9,19 +9,19 @@ namespace {
 
 __global__ void __launch_bounds__(kFloorThreads)
     RunReadFloor(const __grid_constant__ ReadFloorArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   ReadFloor(self, args);
 }
 
 __global__ void __launch_bounds__(kFloorThreads)
     RunMultiplyFloor(const __grid_constant__ MultiplyFloorArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   MultiplyFloor(self, args);
 }
 
 __global__ void __launch_bounds__(kMatrixFloorWarps* kWarpLanes)
     RunMatrixFloor(const __grid_constant__ MatrixFloorArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   MatrixFloor(self, args);
 }
 

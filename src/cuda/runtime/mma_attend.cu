@@ -23,7 +23,7 @@ template <bool kFolds, Staging kStaging>
 __global__ void __launch_bounds__(WarpsOf(kFolds) * kWarpLanes, BlocksOf(kFolds))
     RunMmaSplits(const __grid_constant__ MmaArgs args) {
   if constexpr (kStaging != Staging::kBulk || kHasBulkCopies) {
-    CudaThread self(LaunchedShared());
+    CudaThread self;
     MmaSplits<CudaThread, kFolds, kStaging>(self, args).Run();
   }
 }

@@ -10,7 +10,7 @@ namespace {
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kWarpsOfBlock* kWarpLanes)
     RunMmaProduct(const __grid_constant__ MatmulArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   MmaProduct<CudaThread, Shape>(self, args).Run();
 }
 

@@ -9,32 +9,32 @@ namespace {
 
 __global__ void __launch_bounds__(kMatmulThreads)
     RunMatmul(const __grid_constant__ MatmulArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   MatmulKernel<CudaThread>(self, args).Run();
 }
 
 __global__ void __launch_bounds__(kModelThreads) RunEmbed(const __grid_constant__ EmbedArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   EmbedRow(self, args);
 }
 
 __global__ void __launch_bounds__(kModelThreads) RunNorm(const __grid_constant__ NormArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   NormRow(self, args);
 }
 
 __global__ void __launch_bounds__(kHeadThreads) RunHeads(const __grid_constant__ HeadsArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   RotateHead(self, args);
 }
 
 __global__ void __launch_bounds__(kModelThreads) RunGate(const __grid_constant__ GateArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   GateValue(self, args);
 }
 
 __global__ void __launch_bounds__(kModelThreads) RunAdd(const __grid_constant__ AddArgs args) {
-  CudaThread self(LaunchedShared());
+  CudaThread self;
   AddValue(self, args);
 }
 

@@ -9,14 +9,19 @@
 
 namespace quire::cuda {
 
+/// The shared memory that the launch asked for, aligned as bulk copies need it.
+__device__ inline std::byte* LaunchedShared() {
+  extern __shared__ __align__(kBulkAlignment) std::byte memory[];
+  return memory;
+}
+
 class CudaThread {
  public:
-  __device__ explicit CudaThread(std::byte* shared) : shared_(shared) {}
-
   __device__ uint32_t id() const { return threadIdx.x; }
   __device__ uint32_t count() const { return blockDim.x; }
   __device__ uint32_t block() const { return blockIdx.x; }
-  __device__ std::byte* shared() const { return shared_; }
+  /// No member: the compiler has to see that it is shared memory.
+  __device__ std::byte* shared() const { return LaunchedShared(); }
   __device__ void Sync() { __syncthreads(); }
 
   /// Sixteen bytes, both ends aligned to them; not `valid`: zeros, and nothing is read.
@@ -68,15 +73,7 @@ class CudaThread {
   __device__ static uint32_t InShared(const void* address) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(address));
   }
-
-  std::byte* const shared_;
 };
-
-/// The shared memory that the launch asked for, aligned as bulk copies need it.
-__device__ inline std::byte* LaunchedShared() {
-  extern __shared__ __align__(kBulkAlignment) std::byte memory[];
-  return memory;
-}
 
 }  // namespace quire::cuda
 
