@@ -32,7 +32,7 @@ struct SentPlan {
   struct Launch {
     uint64_t rows = 0;
     uint64_t tiles = 0;
-    uint64_t tile_blocks = 0;
+    uint64_t work = 0;
     uint64_t vectors = 0;
     uint32_t tile_count = 0;
     uint32_t vector_count = 0;
@@ -173,7 +173,7 @@ class DeviceAttention final : public AttentionBackend {
   /// Splits, then the fold of their states.
   void AddWaves(const BlockTables& tables, std::span<const AttentionTask> tasks, SentPlan& plan) {
     if (tasks.empty()) return;
-    static_assert(kTileQueriesMax == kMmaRows);
+    static_assert(kTileQueriesMax == kMmaQueriesMax);
     const AttendPlan made =
         MakePlan(plan.shape, tables, tasks,
                  {.states = kStatesBytes / StateBytes(plan.shape), .blocks_wanted = kBlocksWanted});
@@ -184,7 +184,7 @@ class DeviceAttention final : public AttentionBackend {
 
   void AddFold(std::span<const AttentionTask> tasks, SentPlan& plan) {
     if (tasks.empty()) return;
-    AddLaunches(MakeFoldPlan(plan.shape, tasks, kMmaWarps * kMmaRows), plan.folds);
+    AddLaunches(MakeFoldPlan(plan.shape, tasks, kMmaWarps * kMmaQueriesMax), plan.folds);
   }
 
   void AddLaunches(const AttendPlan& plan, std::vector<SentPlan::Launch>& launches) {
@@ -192,11 +192,11 @@ class DeviceAttention final : public AttentionBackend {
     for (const Wave& wave : plan.waves) {
       launches.push_back({.rows = rows,
                           .tiles = upload_.Add(wave.tiles),
-                          .tile_blocks = upload_.Add(wave.tile_blocks),
+                          .work = upload_.Add(wave.work),
                           .vectors = upload_.Add(wave.vectors),
                           .tile_count = static_cast<uint32_t>(wave.tiles.size()),
                           .vector_count = static_cast<uint32_t>(wave.vectors.size()),
-                          .blocks = wave.tile_blocks.empty() ? 0 : wave.tile_blocks.back(),
+                          .blocks = static_cast<uint32_t>(wave.work.size()),
                           .splits_per_block = wave.splits_per_block});
     }
   }
@@ -227,8 +227,9 @@ class DeviceAttention final : public AttentionBackend {
     if (options_.arithmetic == Arithmetic::kFma32) {
       device_.Launch(args, SplitsLaunch{.blocks = wave.blocks, .queries_max = plan.queries_max});
     } else {
-      device_.Launch(MmaArgsOf(args, plan, /*folds=*/false),
-                     MmaLaunch{.blocks = wave.blocks, .staging = staging_});
+      const uint32_t tiles = plan.queries_max <= kMmaColumns ? 1 : kQueryTilesMax;
+      device_.Launch(MmaArgsOf(args, plan, /*folds=*/false, tiles),
+                     MmaLaunch{.blocks = wave.blocks, .staging = staging_, .query_tiles = tiles});
     }
   }
 
@@ -236,7 +237,7 @@ class DeviceAttention final : public AttentionBackend {
     for (const SentPlan::Launch& fold : plan.folds) {
       const uint32_t blocks = std::min(fold.tile_count, kFoldBlocks);
       QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
-      MmaArgs args = MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true);
+      MmaArgs args = MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true, kQueryTilesMax);
       args.waiting = waiting_.as<float>();
       args.blocks = blocks;
       device_.Launch(args, MmaLaunch{.blocks = blocks, .folds = true, .staging = staging_});
@@ -262,14 +263,15 @@ class DeviceAttention final : public AttentionBackend {
             .tables = plan.on_device,
             .rows = reinterpret_cast<const QueryRow*>(base + launch.rows),
             .tiles = reinterpret_cast<const Tile*>(base + launch.tiles),
-            .tile_blocks = reinterpret_cast<const uint32_t*>(base + launch.tile_blocks),
+            .work = reinterpret_cast<const BlockWork*>(base + launch.work),
             .tile_count = launch.tile_count,
             .splits_per_block = launch.splits_per_block};
   }
 
-  MmaArgs MmaArgsOf(const SplitsArgs& splits, const SentPlan& plan, bool folds) const {
+  MmaArgs MmaArgsOf(const SplitsArgs& splits, const SentPlan& plan, bool folds,
+                    uint32_t query_tiles) const {
     return {.splits = splits,
-            .shared = SharedOf(splits.shape, folds, staging_),
+            .shared = SharedOf(splits.shape, folds, staging_, query_tiles),
             .key_mids = codec::HasMids(splits.shape.key.codec),
             .value_mids = codec::HasMids(splits.shape.value.codec),
             .one_form = plan.one_form,

@@ -120,9 +120,9 @@ MmaTasks SortTasks(const AttentionShape& shape, std::span<const AttentionTask> t
   uint64_t tiles = 0;
   for (const AttentionTask& task : tasks) {
     const uint64_t vectors = uint64_t{task.rows} * group;
-    if (CanFold(shape) && task.rows > 1 && vectors > kMmaRows && IsWhole(task)) {
+    if (CanFold(shape) && task.rows > 1 && vectors > kMmaQueriesMax && IsWhole(task)) {
       sorted.folded.push_back(task);
-      tiles += DivUp(vectors, uint64_t{kMmaRows} * kMmaWarps) * shape.key.heads;
+      tiles += DivUp(vectors, uint64_t{kMmaQueriesMax} * kMmaWarps) * shape.key.heads;
     } else {
       sorted.split.push_back(task);
     }

@@ -214,13 +214,12 @@ class Planner {
     for (const Tile& tile : wave.tiles) splits += tile.split_end - tile.split_begin;
     wave.splits_per_block = static_cast<uint32_t>(
         std::clamp<uint64_t>(splits / std::max(1u, blocks_wanted), 1, kSplitsPerBlockMax));
-    uint32_t blocks = 0;
-    for (const Tile& tile : wave.tiles) {
-      wave.tile_blocks.push_back(blocks);
-      blocks += static_cast<uint32_t>(
-          DivUp(tile.split_end - tile.split_begin, uint64_t{wave.splits_per_block}));
+    for (uint32_t tile = 0; tile < wave.tiles.size(); ++tile) {
+      uint64_t split = wave.tiles[tile].split_begin;
+      for (; split < wave.tiles[tile].split_end; split += wave.splits_per_block) {
+        wave.work.push_back({.tile = tile, .split = split});
+      }
     }
-    wave.tile_blocks.push_back(blocks);
   }
 
   const AttentionShape& shape_;

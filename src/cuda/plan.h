@@ -14,7 +14,7 @@ namespace quire::cuda {
 /// One launch of splits, then the fold of all their states.
 struct Wave {
   std::vector<Tile> tiles;
-  std::vector<uint32_t> tile_blocks;  // [tiles + 1]
+  std::vector<BlockWork> work;  // of each block of threads; of blocks that fold none
   std::vector<FoldVector> vectors;
   uint64_t states = 0;
   uint32_t splits_per_block = 1;

@@ -189,15 +189,22 @@ class HostDevice final : public Device {
   template <bool kFolds>
   void Mma(const MmaArgs& args, const MmaLaunch& how) {
     switch (how.staging) {
-      case Staging::kDecoded: return Mma<kFolds, Staging::kDecoded>(args, how.blocks);
-      case Staging::kCopied: return Mma<kFolds, Staging::kCopied>(args, how.blocks);
-      case Staging::kBulk: return Mma<kFolds, Staging::kBulk>(args, how.blocks);
+      case Staging::kDecoded: return Mma<kFolds, Staging::kDecoded>(args, how);
+      case Staging::kCopied: return Mma<kFolds, Staging::kCopied>(args, how);
+      case Staging::kBulk: return Mma<kFolds, Staging::kBulk>(args, how);
     }
   }
   template <bool kFolds, Staging kStaging>
+  void Mma(const MmaArgs& args, const MmaLaunch& how) {
+    if constexpr (!kFolds) {
+      if (how.query_tiles == 1) return Mma<kFolds, kStaging, 1>(args, how.blocks);
+    }
+    Mma<kFolds, kStaging, kQueryTilesMax>(args, how.blocks);
+  }
+  template <bool kFolds, Staging kStaging, uint32_t kTiles>
   void Mma(const MmaArgs& args, uint32_t blocks) {
     Run(blocks, WarpsOf(kFolds), args.shared.bytes,
-        [args](Thread& self) { MmaSplits<Thread, kFolds, kStaging>(self, args).Run(); });
+        [args](Thread& self) { MmaSplits<Thread, kFolds, kStaging, kTiles>(self, args).Run(); });
   }
 
   template <class Shape>

@@ -50,20 +50,25 @@ struct Tile {
   constexpr uint32_t queries() const { return rows * heads; }
 };
 
+/// What a block of threads computes: splits of one tile from `split` on.
+struct BlockWork {
+  uint32_t tile = 0;
+  uint64_t split = 0;
+};
+
 struct SplitsArgs {
   AttentionShape shape{};
   BlockTables tables{};
   const QueryRow* rows = nullptr;
   const Tile* tiles = nullptr;
-  // Which blocks of threads work on a tile: [tile_count + 1], from 0 on.
-  const uint32_t* tile_blocks = nullptr;
+  const BlockWork* work = nullptr;  // of every block of threads
   uint32_t tile_count = 0;
   uint32_t splits_per_block = 1;
   SplitStates states{};
 };
 
 struct SplitsLaunch {
-  uint32_t blocks = 0;       // of threads: the last entry of tile_blocks
+  uint32_t blocks = 0;       // of threads
   uint32_t queries_max = 0;  // of a tile
 };
 

@@ -1,10 +1,10 @@
 // The arguments of the attention kernels of the class mma16 (docs/numerics.md section 5), and their
 // use of shared memory: plain structs for the host's compiler and a device's.
 //
-// A warp has sixteen query vectors. Blocks of one warp compute some splits of a tile and leave a
-// softmax state for each, as those of fma32 do (cuda/kernels/attend.h). Blocks of four warps
-// *fold*: they go through all splits of a tile, lane after lane in the order of the tree, and write
-// outputs.
+// A warp has eight or sixteen query vectors: columns of one or two matrix instructions, whose rows
+// are tokens, then channels. Blocks of one warp compute some splits of a tile and leave a softmax
+// state for each, as those of fma32 do (cuda/kernels/attend.h). Blocks of four warps *fold*: they go
+// through all splits of a tile, lane after lane in the order of the tree, and write outputs.
 #ifndef QUIRE_CUDA_KERNELS_MMA_ATTEND_H_
 #define QUIRE_CUDA_KERNELS_MMA_ATTEND_H_
 
@@ -20,21 +20,28 @@
 
 namespace quire::cuda {
 
-/// Query vectors of a warp: rows of a matrix product.
-inline constexpr uint32_t kMmaRows = 16;
+/// Rows of a matrix instruction, and terms of each of its sums.
+inline constexpr uint32_t kMmaStep = 16;
+/// Its columns are query vectors: a warp has so many tiles of them, at most.
+inline constexpr uint32_t kMmaColumns = 8;
+inline constexpr uint32_t kQueryTilesMax = 2;
+inline constexpr uint32_t kMmaQueriesMax = kQueryTilesMax * kMmaColumns;
 /// Warps of a block that folds.
 inline constexpr uint32_t kMmaWarps = 4;
 constexpr uint32_t WarpsOf(bool folds) { return folds ? kMmaWarps : 1; }
 /// Tokens of K or V in a buffer of shared memory.
 inline constexpr uint32_t kStageTokens = 32;
 inline constexpr uint32_t kStages = kSplitTokens / kStageTokens;
+/// Blocks that a split's tokens are in, at most: blocks have sixteen tokens at least.
+inline constexpr uint32_t kSplitBlocksMax = kSplitTokens / kMmaStep;
 /// Channels of V that a warp has sums for at a time.
 inline constexpr uint32_t kMmaChannels = 128;
 /// Channels come in sixteens, and are at most so many.
-inline constexpr uint32_t kMmaDimStep = 16;
+inline constexpr uint32_t kMmaDimStep = kMmaStep;
 inline constexpr uint32_t kMmaDimMax = 256;
-/// Sums, maxima and weights of two query vectors that a thread has while it folds.
-inline constexpr uint32_t kFoldFloats = kMmaChannels / 8 * 4 + 4;
+/// Sums, maxima and weights of the four query vectors that a thread has while it folds: some
+/// channels of each.
+inline constexpr uint32_t kFoldFloats = kMmaChannels / 2 + 8;
 /// States of a tile that wait for their neighbour in the tree.
 inline constexpr uint32_t kFoldLevels = 4;
 /// Shared memory that a block has on every architecture.
@@ -72,6 +79,7 @@ struct MmaLaunch {
   uint32_t blocks = 0;
   bool folds = false;
   Staging staging = Staging::kDecoded;
+  uint32_t query_tiles = kQueryTilesMax;  // of a warp; that of blocks that fold is this
 };
 
 constexpr bool IsEncoded(const AttentionShape& shape) {
@@ -98,18 +106,22 @@ struct MmaShared {
   uint32_t rows_at = 0;    // float [warps][row_floats]
   uint32_t row_floats = 0;
   uint32_t flag_at = 0;
+  uint32_t slots_at = 0;     // uint32_t [sealed, open][kSplitBlocksMax], of a split's blocks
+  uint32_t visible_at = 0;   // uint32_t [query vectors][2], what each sees of a split
   uint32_t barriers_at = 0;  // uint64_t [buffers], for boxes
   uint32_t folded_at = 0;    // float [kFoldFloats][threads]
   uint32_t bytes = 0;
 };
 
-constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging staging) {
+constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging staging,
+                             uint32_t query_tiles = kQueryTilesMax) {
   const bool bulk = staging == Staging::kBulk;
   const uint32_t warps = WarpsOf(folds);
+  const uint32_t queries = warps * query_tiles * kMmaColumns;
   const uint32_t value_channels = std::min(shape.value.dim, uint32_t{kMmaChannels});
   MmaShared shared;
   shared.query_stride = shape.key.dim + 8;
-  shared.query_numbers = warps * kMmaRows * shared.query_stride;
+  shared.query_numbers = queries * shared.query_stride;
   shared.value_stride = value_channels + 8;
   shared.box_tokens = BoxTokens(shape.key.block_tokens);
   shared.block_bits = static_cast<uint32_t>(std::countr_zero(shape.key.block_tokens));
@@ -122,7 +134,9 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
   shared.rows_at = shared.scales_at + (IsEncoded(shape) ? 4 * kSplitTokens * 4 : 0);
   shared.row_floats = std::max(shape.key.dim, shape.value.dim);
   shared.flag_at = shared.rows_at + warps * shared.row_floats * 4;
-  shared.barriers_at = shared.flag_at + 16;
+  shared.slots_at = shared.flag_at + 16;
+  shared.visible_at = shared.slots_at + 2 * kSplitBlocksMax * 4;
+  shared.barriers_at = shared.visible_at + queries * 8;
   shared.folded_at = shared.barriers_at + (bulk ? BuffersOf(staging) * 8 : 0);
   shared.bytes = shared.folded_at + (folds ? kFoldFloats * warps * 32 * 4 : 0);
   return shared;

@@ -105,11 +105,10 @@ class StageBuffers {
     self_.ExpectBytes(barrier, 2 * kStageTokens * (kKeys ? stage.channels : panels * kBoxChannels));
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t t = 0; t < kStageTokens; t += tokens) {
-      const uint64_t token = stage.first + t;
-      const uint64_t block = token >> layout_.block_bits;
-      const auto in_block = static_cast<int32_t>(token - (block << layout_.block_bits));
-      const uint32_t slot = token < stage.end ? stage.table->Row(stage.sequence)[block] : kNoSlot;
-      const auto slot_at = static_cast<int32_t>(slot);
+      const uint32_t in_split = stage.in_split + t;
+      const uint32_t block = in_split >> layout_.block_bits;
+      const auto in_block = static_cast<int32_t>(in_split - (block << layout_.block_bits));
+      const auto slot_at = static_cast<int32_t>(stage.slots[block]);
       static_assert(static_cast<int32_t>(kNoSlot) < 0);
       if constexpr (kKeys) {
         const uint32_t at = t * stage.channels;

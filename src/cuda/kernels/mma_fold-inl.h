@@ -23,6 +23,8 @@ constexpr uint32_t LaneOfLeaf(uint32_t leaf) {
 template <class Thread>
 class MmaFold {
  public:
+  static constexpr uint32_t kQueries = kQueryTilesMax * 2;  // of a thread
+
   QUIRE_KERNEL MmaFold(const Warp<Thread>& warp, const MmaArgs& mma, const MmaShared& layout,
                        std::byte* shared, uint32_t block)
       : warp_(warp),
@@ -35,28 +37,28 @@ class MmaFold {
   /// The running state is empty.
   QUIRE_KERNEL void Clear() {
     warp_.Lanes([&](uint32_t lane) {
-      for (uint32_t row = 0; row < 2; ++row) {
-        At(running_, lane, kMax + row) = kNothingSeen;
-        At(running_, lane, kSum + row) = 0.0f;
+      for (uint32_t r = 0; r < kQueries; ++r) {
+        At(running_, lane, kMax + r) = kNothingSeen;
+        At(running_, lane, kSum + r) = 0.0f;
       }
     });
   }
 
   /// The running state takes in a split.
-  QUIRE_KERNEL void Add(const Fragment<float, 2>& max, const Fragment<float, 2>& sum,
+  QUIRE_KERNEL void Add(const Fragment<float, kQueries>& max, const Fragment<float, kQueries>& sum,
                         const Fragment<float, kMmaChannels / 2>& out) {
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
-      for (uint32_t row = 0; row < 2; ++row) {
+      for (uint32_t r = 0; r < kQueries; ++r) {
         Factors f;
-        if (!Join(lane, row, At(running_, lane, kMax + row), At(running_, lane, kSum + row),
-                  max(lane, row), sum(lane, row), &f)) {
+        if (!Join(lane, r, At(running_, lane, kMax + r), At(running_, lane, kSum + r),
+                  max(lane, r), sum(lane, r), &f)) {
           continue;
         }
         QUIRE_DEVICE_UNROLL
-        for (uint32_t i = 0; i < kMmaChannels / 4; ++i) {
-          const uint32_t at = i / 2 * 4 + row * 2 + i % 2;
-          if (i / 2 * 8 >= value_.dim) continue;
+        for (uint32_t i = 0; i < kChannels; ++i) {
+          if (i / 2 * kMmaStep >= value_.dim) continue;
+          const uint32_t at = SumAt(r, i);
           float& mine = At(running_, lane, at);
           mine = f.only_second ? out(lane, at) : Fma(mine, f.first, out(lane, at) * f.second);
         }
@@ -71,7 +73,7 @@ class MmaFold {
     if (leaf + 1 == kLanes) return;
     warp_.Lanes([&](uint32_t lane) {
       for (uint32_t i = 0; i < kFoldFloats; ++i) {
-        if (i < kMax && i / 4 * 8 >= value_.dim) continue;
+        if (i < kMax && i / (kQueryTilesMax * 4) * kMmaStep >= value_.dim) continue;
         At(Level(level), lane, i) = At(running_, lane, i);
       }
     });
@@ -79,18 +81,18 @@ class MmaFold {
 
   /// Outputs of the tile from the running state, which is the tree's.
   QUIRE_KERNEL void Finish(const Tile& tile, const QueryRow* rows) {
-    for (uint32_t r = 0; r < kMmaRows; ++r) {
-      const uint32_t q = warp_.number() * kMmaRows + r;
+    for (uint32_t of_warp = 0; of_warp < kMmaQueriesMax; ++of_warp) {
+      const uint32_t q = warp_.number() * kMmaQueriesMax + of_warp;
       if (q >= tile.queries()) return;
       warp_.Lanes([&](uint32_t lane) {
-        if (lane / 4 != r % 8) return;
-        const uint32_t row = r / 8;
-        const bool empty = At(running_, lane, kMax + row) == kNothingSeen;
-        const float sum = At(running_, lane, kSum + row);
-        for (uint32_t i = 0; i < kMmaChannels / 4; ++i) {
-          const uint32_t channel = i / 2 * 8 + lane % 4 * 2 + i % 2;
+        if (lane % 4 != of_warp % kMmaColumns / 2) return;
+        const uint32_t r = of_warp / kMmaColumns * 2 + of_warp % 2;
+        const bool empty = At(running_, lane, kMax + r) == kNothingSeen;
+        const float sum = At(running_, lane, kSum + r);
+        for (uint32_t i = 0; i < kChannels; ++i) {
+          const uint32_t channel = ChannelOf(lane, i);
           if (channel >= value_.dim) continue;
-          row_[channel] = empty ? 0.0f : At(running_, lane, i / 2 * 4 + row * 2 + i % 2) / sum;
+          row_[channel] = empty ? 0.0f : At(running_, lane, SumAt(r, i)) / sum;
         }
       });
       warp_.Sync();
@@ -106,8 +108,17 @@ class MmaFold {
 
  private:
   static constexpr uint32_t kThreads = kMmaWarps * kWarpLanes;
-  static constexpr uint32_t kMax = kMmaChannels / 2;
-  static constexpr uint32_t kSum = kMax + 2;
+  static constexpr uint32_t kChannels = kMmaChannels / 8;   // of each
+  static constexpr uint32_t kMax = kQueries * kChannels;
+  static constexpr uint32_t kSum = kMax + kQueries;
+  static_assert(kSum + kQueries == kFoldFloats);
+
+  /// Channel `i` of a thread's, for its query vector r; sums are [channel / 16][tile of r]
+  /// [channel / 8 % 2][r % 2].
+  QUIRE_KERNEL static uint32_t SumAt(uint32_t r, uint32_t i) {
+    return (i / 2 * kQueryTilesMax + r / 2) * 4 + i % 2 * 2 + r % 2;
+  }
+  QUIRE_KERNEL static uint32_t ChannelOf(uint32_t lane, uint32_t i) { return i * 8 + lane / 4; }
 
   /// The factors of two states that become one.
   struct Factors {
@@ -124,7 +135,7 @@ class MmaFold {
   }
 
   /// Maximum and sum of (a, b) become the running state's. False: there is nothing in b.
-  QUIRE_KERNEL bool Join(uint32_t lane, uint32_t row, float a_max, float a_sum, float b_max,
+  QUIRE_KERNEL bool Join(uint32_t lane, uint32_t r, float a_max, float a_sum, float b_max,
                          float b_sum, Factors* f) {
     if (b_max == kNothingSeen) return false;
     float max = b_max;
@@ -136,8 +147,8 @@ class MmaFold {
       f->second = attention::Exp(b_max - max);
       sum = Fma(a_sum, f->first, b_sum * f->second);
     }
-    At(running_, lane, kMax + row) = max;
-    At(running_, lane, kSum + row) = sum;
+    At(running_, lane, kMax + r) = max;
+    At(running_, lane, kSum + r) = sum;
     return true;
   }
 
@@ -145,22 +156,21 @@ class MmaFold {
   QUIRE_KERNEL void JoinWaiting(uint32_t level) {
     float* const before = Level(level);
     warp_.Lanes([&](uint32_t lane) {
-      for (uint32_t row = 0; row < 2; ++row) {
-        const float a_max = At(before, lane, kMax + row);
-        const float a_sum = At(before, lane, kSum + row);
+      for (uint32_t r = 0; r < kQueries; ++r) {
+        const float a_max = At(before, lane, kMax + r);
+        const float a_sum = At(before, lane, kSum + r);
         if (a_max == kNothingSeen) continue;
         Factors f;
-        const bool both = Join(lane, row, a_max, a_sum, At(running_, lane, kMax + row),
-                               At(running_, lane, kSum + row), &f);
+        const bool both = Join(lane, r, a_max, a_sum, At(running_, lane, kMax + r),
+                               At(running_, lane, kSum + r), &f);
         if (!both) {
-          At(running_, lane, kMax + row) = a_max;
-          At(running_, lane, kSum + row) = a_sum;
+          At(running_, lane, kMax + r) = a_max;
+          At(running_, lane, kSum + r) = a_sum;
         }
-        for (uint32_t i = 0; i < kMmaChannels / 4; ++i) {
-          const uint32_t at = i / 2 * 4 + row * 2 + i % 2;
-          if (i / 2 * 8 >= value_.dim) continue;
-          const float first = At(before, lane, at);
-          float& mine = At(running_, lane, at);
+        for (uint32_t i = 0; i < kChannels; ++i) {
+          if (i / 2 * kMmaStep >= value_.dim) continue;
+          const float first = At(before, lane, SumAt(r, i));
+          float& mine = At(running_, lane, SumAt(r, i));
           mine = both ? Fma(first, f.first, mine * f.second) : first;
         }
       }

@@ -21,9 +21,10 @@ namespace quire::cuda {
 struct StageArgs {
   const StreamLayout* stream = nullptr;
   const BlockTable* table = nullptr;
-  uint32_t sequence = 0;
+  const uint32_t* slots = nullptr;  // of the split's blocks, in shared memory
   uint32_t kv_head = 0;
-  uint64_t first = 0;          // token; a multiple of kStageTokens
+  uint32_t in_split = 0;       // the first token; a multiple of kStageTokens
+  uint64_t first = 0;          // the same from the context's begin on
   uint64_t end = 0;            // tokens from here on are not read; of V they are zeros
   uint32_t channel_begin = 0;  // of V; a multiple of kMmaChannels
   uint32_t channels = 0;
@@ -62,8 +63,8 @@ class Stager {
   QUIRE_KERNEL const std::byte* PlaneOf(uint32_t column) const {
     const uint64_t token = TokenOf(column);
     if (token >= args_.end) return nullptr;
-    const std::byte* const slot =
-        args_.table->BlockAt(args_.sequence, token / stream_.block_tokens);
+    const uint32_t in_split = args_.in_split + column * codec::kTileLanes;
+    const std::byte* const slot = args_.table->SlotAt(args_.slots[in_split / stream_.block_tokens]);
     if (slot == nullptr) return nullptr;
     return slot + stream_.offset_bytes + args_.kv_head * stream_.head_stride_bytes;
   }

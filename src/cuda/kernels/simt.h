@@ -61,6 +61,15 @@ QUIRE_KERNEL float Fma(float a, float b, float c) {
 #endif
 }
 
+/// The larger one; of a number and a NaN the number, which is `a`.
+QUIRE_KERNEL float Max(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return fmaxf(a, b);
+#else
+  return a < b ? b : a;
+#endif
+}
+
 /// The nearest integer, of two equally near ones the even one.
 QUIRE_KERNEL int32_t NearestEven(float value) {
 #if defined(__CUDA_ARCH__)

@@ -1,5 +1,4 @@
-// The shared memory of a block of threads that computes splits (cuda/kernels/splits-inl.h), and how
-// it finds its tile.
+// The shared memory of a block of threads that computes splits (cuda/kernels/splits-inl.h).
 #ifndef QUIRE_CUDA_KERNELS_SPLIT_SHARED_INL_H_
 #define QUIRE_CUDA_KERNELS_SPLIT_SHARED_INL_H_
 
@@ -51,17 +50,6 @@ template <uint32_t kQueries>
 constexpr uint32_t SharedBytes(uint32_t key_dim) {
   return static_cast<uint32_t>(sizeof(Shared<kQueries>)) +
          (key_dim + FixedWords(key_dim)) * kQueries * 4;
-}
-
-/// The tile that a block of threads has splits of.
-QUIRE_KERNEL uint32_t FindTile(const SplitsArgs& args, uint32_t block) {
-  uint32_t low = 0;
-  uint32_t high = args.tile_count;
-  while (high - low > 1) {
-    const uint32_t middle = (low + high) / 2;
-    (args.tile_blocks[middle] <= block ? low : high) = middle;
-  }
-  return low;
 }
 
 /// The row of query vector `q` of a tile.

@@ -36,15 +36,12 @@ class SplitsKernel {
         fixed_query_(reinterpret_cast<uint32_t (*)[kQueries]>(query_ + shape_.key.dim)) {}
 
   QUIRE_KERNEL void Run() {
-    tile_number_ = FindTile(args_, self_.block());
-    tile_ = args_.tiles + tile_number_;
+    const BlockWork work = args_.work[self_.block()];
+    tile_ = args_.tiles + work.tile;
     kv_head_ = tile_->head_begin / (shape_.query_heads / shape_.key.heads);
     LoadQueries();
-    const uint64_t first =
-        tile_->split_begin +
-        uint64_t{self_.block() - args_.tile_blocks[tile_number_]} * args_.splits_per_block;
-    const uint64_t end = std::min(first + args_.splits_per_block, tile_->split_end);
-    for (uint64_t split = first; split < end; ++split) {
+    const uint64_t end = std::min(work.split + args_.splits_per_block, tile_->split_end);
+    for (uint64_t split = work.split; split < end; ++split) {
       split_ = split;
       states_ = tile_->states_begin + (split - tile_->split_begin) * tile_->queries();
       Scores();
@@ -674,7 +671,6 @@ class SplitsKernel {
   float (*const query_)[kQueries];
   uint32_t (*const fixed_query_)[kQueries];
   const Tile* tile_ = nullptr;
-  uint32_t tile_number_ = 0;
   uint32_t kv_head_ = 0;
   uint64_t split_ = 0;
   uint64_t states_ = 0;

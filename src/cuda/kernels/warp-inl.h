@@ -167,6 +167,7 @@ QUIRE_KERNEL void With16(Codec type, const F& f) {
 //   a, 16 rows of 16: (g, c) (g + 8, c) (g, c + 8) (g + 8, c + 8)
 //   b, 16 rows of 8:  rows c, c + 1 and c + 8, c + 9 of column g
 //   sums, 16 of 8:    (g, c) (g, c + 1) (g + 8, c) (g + 8, c + 1), a value each
+// So sums that are packed in pairs and transposed are a `b`.
 
 /// Four 8 x 8 matrices from shared memory. row_of(lane) is where row lane % 8 of matrix lane / 8
 /// begins, aligned to 16 bytes. Word i of lane l has values l % 4 * 2 and one more of row l / 4 of
@@ -204,12 +205,36 @@ QUIRE_KERNEL Fragment<uint32_t, 4> LoadMatrices(const RowOf& row_of) {
   return to;
 }
 
+/// Every word is an 8 x 8 matrix of values of sixteen bits, (g, c) and (g, c + 1) of each lane.
+template <uint32_t kCount>
+QUIRE_KERNEL Fragment<uint32_t, kCount> Transposed(const Fragment<uint32_t, kCount>& from) {
+  Fragment<uint32_t, kCount> to;
+#if defined(__CUDA_ARCH__)
+  QUIRE_DEVICE_UNROLL
+  for (uint32_t i = 0; i < kCount; ++i) {
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to(0, i)) : "r"(from(0, i)));
+  }
+#else
+  for (uint32_t lane = 0; lane < kWarpLanes; ++lane) {
+    const uint32_t column = lane / 4;
+    const uint32_t row = lane % 4 * 2;
+    for (uint32_t i = 0; i < kCount; ++i) {
+      const auto value = [&](uint32_t r) {
+        return from(r * 4 + column / 2, i) >> column % 2 * 16 & 0xffffu;
+      };
+      to(lane, i) = value(row) | value(row + 1) << 16;
+    }
+  }
+#endif
+  return to;
+}
+
 #if !defined(__CUDACC__)
 /// MultiplyAdd on the host: products are exact, sums ascend, each rounded once. The sum of a device
 /// is another one, which no document of its maker fixes (docs/numerics.md section 5).
-template <Codec kType, uint32_t kCount>
+template <Codec kType, uint32_t kCount, uint32_t kWords>
 void EmulateMultiplyAdd(Fragment<float, kCount>& sums, uint32_t at, const Fragment<uint32_t, 4>& a,
-                        const Fragment<uint32_t, 4>& b, uint32_t b_at) {
+                        const Fragment<uint32_t, kWords>& b, uint32_t b_at) {
   float rows[16][16];
   float columns[8][16];
   for (uint32_t lane = 0; lane < kWarpLanes; ++lane) {
@@ -238,9 +263,9 @@ void EmulateMultiplyAdd(Fragment<float, kCount>& sums, uint32_t at, const Fragme
 #endif
 
 /// sums [at, at + 4) += a times b, whose two words begin at b_at.
-template <Codec kType, uint32_t kCount>
+template <Codec kType, uint32_t kCount, uint32_t kWords>
 QUIRE_KERNEL void MultiplyAdd(Fragment<float, kCount>& sums, uint32_t at,
-                              const Fragment<uint32_t, 4>& a, const Fragment<uint32_t, 4>& b,
+                              const Fragment<uint32_t, 4>& a, const Fragment<uint32_t, kWords>& b,
                               uint32_t b_at) {
 #if defined(__CUDA_ARCH__)
   if constexpr (kType == Codec::kF16) {

@@ -19,27 +19,36 @@ constexpr bool kHasBulkCopies = false;
 constexpr bool kHasBulkCopies = true;
 #endif
 
-template <bool kFolds, Staging kStaging>
+template <bool kFolds, Staging kStaging, uint32_t kTiles>
 __global__ void __launch_bounds__(WarpsOf(kFolds) * kWarpLanes, BlocksOf(kFolds))
     RunMmaSplits(const __grid_constant__ MmaArgs args) {
   if constexpr (kStaging != Staging::kBulk || kHasBulkCopies) {
     CudaThread self;
-    MmaSplits<CudaThread, kFolds, kStaging>(self, args).Run();
+    MmaSplits<CudaThread, kFolds, kStaging, kTiles>(self, args).Run();
   }
 }
 
-template <bool kFolds, Staging kStaging>
+template <bool kFolds, Staging kStaging, uint32_t kTiles>
 int Launch(const MmaArgs& args, uint32_t blocks, CUstream_st* stream) {
-  return Start(kFolds ? "RunMmaSplits that folds" : "RunMmaSplits", RunMmaSplits<kFolds, kStaging>,
+  return Start(kFolds ? "RunMmaSplits that folds" : "RunMmaSplits",
+               RunMmaSplits<kFolds, kStaging, kTiles>,
                {blocks, WarpsOf(kFolds) * kWarpLanes, args.shared.bytes}, stream, args);
+}
+
+template <bool kFolds, Staging kStaging>
+int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
+  if constexpr (!kFolds) {
+    if (how.query_tiles == 1) return Launch<kFolds, kStaging, 1>(args, how.blocks, stream);
+  }
+  return Launch<kFolds, kStaging, kQueryTilesMax>(args, how.blocks, stream);
 }
 
 template <bool kFolds>
 int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
   switch (how.staging) {
-    case Staging::kDecoded: return Launch<kFolds, Staging::kDecoded>(args, how.blocks, stream);
-    case Staging::kCopied: return Launch<kFolds, Staging::kCopied>(args, how.blocks, stream);
-    case Staging::kBulk: return Launch<kFolds, Staging::kBulk>(args, how.blocks, stream);
+    case Staging::kDecoded: return Launch<kFolds, Staging::kDecoded>(args, how, stream);
+    case Staging::kCopied: return Launch<kFolds, Staging::kCopied>(args, how, stream);
+    case Staging::kBulk: return Launch<kFolds, Staging::kBulk>(args, how, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -1,0 +1,189 @@
+// The query vectors of a tile in shared memory, as matrix instructions take them: each number as a
+// high and a low part of sixteen bits, in every type in which K is multiplied
+// (cuda/kernels/mma_attend.h).
+#ifndef QUIRE_CUDA_KERNELS_MMA_QUERY_INL_H_
+#define QUIRE_CUDA_KERNELS_MMA_QUERY_INL_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/rotate-inl.h"
+#include "cuda/kernels/split_shared-inl.h"
+#include "cuda/kernels/warp-inl.h"
+
+namespace quire::cuda {
+
+/// kTiles: of kMmaColumns query vectors that a warp has. A lane has values of two of each tile.
+template <class Thread, uint32_t kWarps, uint32_t kTiles>
+class MmaQueries {
+ public:
+  static constexpr uint32_t kOfWarp = kTiles * kMmaColumns;
+  static constexpr uint32_t kOfLane = kTiles * 2;
+  /// Sixteen channels each, that one Columns has.
+  static constexpr uint32_t kSteps = kQueryTilesMax / kTiles;
+
+  QUIRE_KERNEL MmaQueries(Thread& self, const MmaArgs& mma)
+      : self_(self),
+        warp_(self),
+        args_(mma.splits),
+        shape_(mma.splits.shape),
+        layout_(mma.shared) {}
+
+  /// Query vectors behind the tile's last are zeros. Ends with a Sync.
+  QUIRE_KERNEL void Load(const Tile& tile) {
+    tile_ = &tile;
+    self_.Sync();  // the tile before is done with its own
+    warp_.One([&] { *Flag() = 0; });
+    self_.Sync();
+    const uint32_t words = shape_.key.dim / 2;
+    if (shape_.key.rotated) {
+      LoadRotated();
+    } else {
+      warp_.Share(kWarps * kOfWarp * words, [&](uint32_t i) {
+        const uint32_t q = i / words;
+        const uint32_t d = i % words * 2;
+        Store(q, d, ValueAt(q, d), ValueAt(q, d + 1));
+      });
+    }
+    self_.Sync();
+    has_low_ = *Flag() != 0;
+  }
+
+  /// Of query vector `r` of a lane.
+  QUIRE_KERNEL uint32_t NumberOf(uint32_t lane, uint32_t r) const {
+    return warp_.number() * kOfWarp + r / 2 * kMmaColumns + lane % 4 * 2 + r % 2;
+  }
+
+  /// Whether any low part is not zero.
+  QUIRE_KERNEL bool has_low() const { return has_low_; }
+  /// [query vectors][query_stride]. `open`: in the type of blocks that are read open.
+  QUIRE_KERNEL uint16_t* High(bool open) const {
+    const bool second = open && TypeOfKeys(shape_, false) != TypeOfKeys(shape_, true);
+    return reinterpret_cast<uint16_t*>(self_.shared()) +
+           (second ? 2 * uint64_t{layout_.query_numbers} : 0);
+  }
+  QUIRE_KERNEL uint16_t* Low(bool open) const { return High(open) + layout_.query_numbers; }
+
+  /// The second factor of instructions, of channels from `k` on: the words of step s and tile n
+  /// begin at WordOf(s, n). Steps may lie behind the last channel.
+  QUIRE_KERNEL Fragment<uint32_t, 4> Columns(const uint16_t* queries, uint32_t k) const {
+    const uint16_t* const from =
+        queries + uint64_t{warp_.number()} * kOfWarp * layout_.query_stride + k;
+    return LoadMatrices<false>([&](uint32_t lane) {
+      const uint32_t tile = kTiles == 1 ? 0 : lane / 16;
+      const uint32_t channels = kTiles == 1 ? lane / 8 : lane / 8 % 2;
+      const uint32_t at = (tile * kMmaColumns + lane % 8) * layout_.query_stride + channels * 8;
+      return from + at;
+    });
+  }
+  QUIRE_KERNEL static constexpr uint32_t WordOf(uint32_t step, uint32_t tile) {
+    return (step * kTiles + tile) * 2;
+  }
+
+  /// Sums of query vectors, times the shape's scale: their products with ones.
+  QUIRE_KERNEL Fragment<float, kOfLane> Sums() const {
+    Fragment<float, kTiles * 4> sums;
+    warp_.Lanes([&](uint32_t lane) {
+      for (uint32_t i = 0; i < kTiles * 4; ++i) sums(lane, i) = 0.0f;
+    });
+    With16(TypeOfKeys(shape_, false), [&](auto type) {
+      Fragment<uint32_t, 4> ones;
+      warp_.Lanes([&](uint32_t lane) {
+        for (uint32_t i = 0; i < 4; ++i) ones(lane, i) = Pack16<type.value>(1.0f, 1.0f);
+      });
+      for (uint32_t k = 0; k < shape_.key.dim; k += kSteps * kMmaStep) {
+        const auto high = Columns(High(false), k);
+        const auto low = Columns(Low(false), k);
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t step = 0; step < kSteps; ++step) {
+          if (k + step * kMmaStep >= shape_.key.dim) break;
+          QUIRE_DEVICE_UNROLL
+          for (uint32_t n = 0; n < kTiles; ++n) {
+            MultiplyAdd<type.value>(sums, n * 4, ones, high, WordOf(step, n));
+            MultiplyAdd<type.value>(sums, n * 4, ones, low, WordOf(step, n));
+          }
+        }
+      }
+    });
+    Fragment<float, kOfLane> scaled;
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t r = 0; r < kOfLane; ++r) {
+        scaled(lane, r) = sums(lane, r / 2 * 4 + r % 2) * shape_.scale;
+      }
+    });
+    return scaled;
+  }
+
+ private:
+  QUIRE_KERNEL uint32_t* Flag() const {
+    return reinterpret_cast<uint32_t*>(self_.shared() + layout_.flag_at);
+  }
+
+  QUIRE_KERNEL float ValueAt(uint32_t q, uint32_t d) const {
+    if (q >= tile_->queries()) return 0.0f;
+    const uint32_t head = tile_->head_begin + q % tile_->heads;
+    return RowOf(args_, *tile_, q).queries[uint64_t{head} * shape_.key.dim + d];
+  }
+
+  QUIRE_KERNEL void LoadRotated() {
+    float* const row = reinterpret_cast<float*>(self_.shared() + layout_.rows_at) +
+                       uint64_t{warp_.number()} * layout_.row_floats;
+    for (uint32_t r = 0; r < kOfWarp; ++r) {
+      const uint32_t q = warp_.number() * kOfWarp + r;
+      warp_.Lanes([&](uint32_t lane) {
+        for (uint32_t d = lane; d < shape_.key.dim; d += kWarpLanes) row[d] = ValueAt(q, d);
+      });
+      warp_.Sync();
+      RotateByWarp(warp_, row, shape_.key.dim);
+      warp_.Lanes([&](uint32_t lane) {
+        for (uint32_t d = lane * 2; d < shape_.key.dim; d += 2 * kWarpLanes) {
+          Store(q, d, row[d], row[d + 1]);
+        }
+      });
+      warp_.Sync();
+    }
+  }
+
+  QUIRE_KERNEL void Store(uint32_t q, uint32_t d, float first, float second) {
+    StoreAs(High(false), TypeOfKeys(shape_, false), q, d, first, second);
+    if (High(true) != High(false)) {
+      StoreAs(High(true), TypeOfKeys(shape_, true), q, d, first, second);
+    }
+  }
+  QUIRE_KERNEL void StoreAs(uint16_t* to, Codec half, uint32_t q, uint32_t d, float first,
+                            float second) {
+    With16(half, [&](auto type) {
+      const HighLow both =
+          Split16<type.value>(InRange<type.value>(first), InRange<type.value>(second));
+      const uint64_t at = uint64_t{q} * layout_.query_stride + d;
+      *reinterpret_cast<uint32_t*>(to + at) = both.high;
+      *reinterpret_cast<uint32_t*>(to + layout_.query_numbers + at) = both.low;
+      if ((both.low & 0x7fff7fffu) != 0) *Flag() = 1;
+    });
+  }
+  /// Finite numbers stay so.
+  template <Codec kType>
+  QUIRE_KERNEL static float InRange(float value) {
+    constexpr float kMax = 65504.0f;
+    if (kType != Codec::kF16 || !(std::abs(value) < std::numeric_limits<float>::infinity())) {
+      return value;
+    }
+    return std::min(std::max(value, -kMax), kMax);
+  }
+
+  Thread& self_;
+  const Warp<Thread> warp_;
+  const SplitsArgs& args_;
+  const AttentionShape& shape_;
+  const MmaShared& layout_;
+  const Tile* tile_ = nullptr;
+  bool has_low_ = false;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_KERNELS_MMA_QUERY_INL_H_
