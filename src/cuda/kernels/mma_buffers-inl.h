@@ -25,6 +25,15 @@ class StageBuffers {
 
   /// Before the first stage; every thread syncs between the two.
   QUIRE_KERNEL void Open() {
+    warp_.Lanes([&](uint32_t lane) {
+      const uint32_t row = lane % 8 + lane / 16 * 8;
+      const uint32_t column = lane / 8 % 2 * 8;
+      for (uint32_t t = 0; t < kStepsOfStage; ++t) {
+        key_at_(lane, t) = KeyAt(row, t * kMmaStep + column);
+      }
+      value_at_(lane, 0) = kBulk ? Swizzled(kBoxChannels, row * kBoxChannels + column)
+                                 : row * layout_.value_stride + column;
+    });
     if constexpr (kBulk) {
       warp_.One([&] {
         for (uint32_t i = 0; i < kBuffers; ++i) self_.InitBarrier(Barriers() + i);
@@ -39,7 +48,7 @@ class StageBuffers {
   QUIRE_KERNEL void Start(StageArgs stage, uint32_t ahead, Codec type) {
     stage.to = Buffer(ahead);
     if constexpr (kBulk) {
-      warp_.One([&] { Ask<kKeys>(stage, Barriers() + (entered_ + ahead) % kBuffers); });
+      warp_.One([&] { Ask<kKeys>(stage, Barriers() + NumberOf(ahead)); });
     } else {
       stage.stride = kKeys ? layout_.key_stride : layout_.value_stride;
       Stager<Thread, kKeys, kStaging == Staging::kDecoded>(self_, warp_, stage).Run(type);
@@ -51,7 +60,7 @@ class StageBuffers {
   template <bool kKeys>
   QUIRE_KERNEL void Wait(const StageArgs& stage) {
     if constexpr (kBulk) {
-      self_.WaitBytes(Barriers() + entered_ % kBuffers, entered_ / kBuffers % 2);
+      self_.WaitBytes(Barriers() + next_, parity_);
       if (!kKeys) ClearBehindEnd(stage);
     } else {
       self_.template WaitCopies<0>();
@@ -61,31 +70,48 @@ class StageBuffers {
   /// Its numbers; the one behind it is the next.
   QUIRE_KERNEL const uint16_t* Enter() {
     const uint16_t* const here = Buffer(0);
-    ++entered_;
+    if (++next_ == kBuffers) {
+      next_ = 0;
+      parity_ ^= 1u;
+    }
     return here;
   }
 
-  // Eight numbers, from the first of a stage on; `column` is a multiple of eight, `first` of
-  // sixteen, and `row` below sixteen.
+  // Rows of LoadMatrices<true>, whose matrices are the first factor of an instruction: the first
+  // number of a lane's, from the first of a stage on.
 
-  /// Tokens of K from `column` on, of channel `first` + `row`.
-  QUIRE_KERNEL uint32_t KeyAt(uint32_t first, uint32_t row, uint32_t column) const {
-    if constexpr (!kBulk) return (first + row) * layout_.key_stride + column;
-    const uint32_t width = layout_.box_tokens;
-    const uint32_t box = column >= width ? key_dim_ * width : 0;
-    return box + first * width + Swizzled(width, row * width + column % width);
+  /// Sixteen tokens of K from `t` times sixteen on, of as many channels from `channel` on.
+  QUIRE_KERNEL uint32_t KeysAt(uint32_t lane, uint32_t t, uint32_t channel) const {
+    return key_at_(lane, t) + channel * (kBulk ? layout_.box_tokens : layout_.key_stride);
   }
-  /// Channels of V, of token `first` + `row`.
-  QUIRE_KERNEL uint32_t ValueAt(uint32_t first, uint32_t row, uint32_t column) const {
-    if constexpr (!kBulk) return (first + row) * layout_.value_stride + column;
-    const uint32_t panel = column / kBoxChannels * kStageTokens;
-    return (panel + first) * kBoxChannels +
-           Swizzled(kBoxChannels, row * kBoxChannels + column % kBoxChannels);
+  /// Channels of V of step `m` of sixteen, of tokens of step `t`.
+  QUIRE_KERNEL uint32_t ValuesAt(uint32_t lane, uint32_t t, uint32_t m) const {
+    if constexpr (!kBulk) {
+      return value_at_(lane, 0) + t * kMmaStep * layout_.value_stride + m * kMmaStep;
+    }
+    constexpr uint32_t kSteps = kBoxChannels / kMmaStep;
+    // Swizzling changes bits that a step has and bits that it has not: they do not meet.
+    return (m / kSteps * kStageTokens + t * kMmaStep) * kBoxChannels +
+           (value_at_(lane, 0) ^ m % kSteps * kMmaStep);
   }
 
  private:
+  static constexpr uint32_t kStepsOfStage = kStageTokens / kMmaStep;
+
+  /// Eight tokens from `column` on, of one of the first sixteen channels.
+  QUIRE_KERNEL uint32_t KeyAt(uint32_t row, uint32_t column) const {
+    if constexpr (!kBulk) return row * layout_.key_stride + column;
+    const uint32_t width = layout_.box_tokens;
+    const uint32_t box = column >= width ? key_dim_ * width : 0;
+    return box + Swizzled(width, row * width + column % width);
+  }
+
+  QUIRE_KERNEL uint32_t NumberOf(uint32_t ahead) const {
+    const uint32_t number = next_ + ahead;
+    return number < kBuffers ? number : number - kBuffers;
+  }
   QUIRE_KERNEL uint16_t* Buffer(uint32_t ahead) const {
-    const uint32_t at = (entered_ + ahead) % kBuffers * layout_.stage_bytes;
+    const uint32_t at = NumberOf(ahead) * layout_.stage_bytes;
     return reinterpret_cast<uint16_t*>(self_.shared() + layout_.stage_at + at);
   }
   QUIRE_KERNEL uint64_t* Barriers() const {
@@ -105,9 +131,8 @@ class StageBuffers {
     self_.ExpectBytes(barrier, 2 * kStageTokens * (kKeys ? stage.channels : panels * kBoxChannels));
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t t = 0; t < kStageTokens; t += tokens) {
-      const uint32_t in_split = stage.in_split + t;
-      const uint32_t block = in_split >> layout_.block_bits;
-      const auto in_block = static_cast<int32_t>(in_split - (block << layout_.block_bits));
+      const uint32_t block = (stage.first + t) >> stage.block_bits;
+      const auto in_block = static_cast<int32_t>(stage.first + t - (block << stage.block_bits));
       const auto slot_at = static_cast<int32_t>(stage.slots[block]);
       static_assert(static_cast<int32_t>(kNoSlot) < 0);
       if constexpr (kKeys) {
@@ -128,7 +153,7 @@ class StageBuffers {
   /// Of a box that is read in part, the tokens that are not written yet.
   QUIRE_KERNEL void ClearBehindEnd(const StageArgs& stage) {
     if (stage.first >= stage.end || stage.first + kStageTokens <= stage.end) return;
-    const auto begin = static_cast<uint32_t>(stage.end - stage.first);
+    const uint32_t begin = stage.end - stage.first;
     const uint32_t words = (kStageTokens - begin) * kBoxChannels / 2;  // of a panel
     auto* const rows = reinterpret_cast<uint32_t*>(Buffer(0) + begin * kBoxChannels);
     warp_.Share(Panels(stage) * words, [&](uint32_t i) {
@@ -141,7 +166,10 @@ class StageBuffers {
   const Warp<Thread> warp_;
   const MmaShared& layout_;
   const uint32_t key_dim_;
-  uint32_t entered_ = 0;  // stages
+  uint32_t next_ = 0;    // buffer that is entered
+  uint32_t parity_ = 0;  // of its barrier's phase
+  Fragment<uint32_t, kStepsOfStage> key_at_;
+  Fragment<uint32_t, 1> value_at_;
 };
 
 }  // namespace quire::cuda

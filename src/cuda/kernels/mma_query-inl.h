@@ -65,7 +65,9 @@ class MmaQueries {
     return reinterpret_cast<uint16_t*>(self_.shared()) +
            (second ? 2 * uint64_t{layout_.query_numbers} : 0);
   }
-  QUIRE_KERNEL uint16_t* Low(bool open) const { return High(open) + layout_.query_numbers; }
+  QUIRE_KERNEL const uint16_t* LowOf(const uint16_t* high) const {
+    return high + layout_.query_numbers;
+  }
 
   /// The second factor of instructions, of channels from `k` on: the words of step s and tile n
   /// begin at WordOf(s, n). Steps may lie behind the last channel.
@@ -96,7 +98,7 @@ class MmaQueries {
       });
       for (uint32_t k = 0; k < shape_.key.dim; k += kSteps * kMmaStep) {
         const auto high = Columns(High(false), k);
-        const auto low = Columns(Low(false), k);
+        const auto low = Columns(LowOf(High(false)), k);
         QUIRE_DEVICE_UNROLL
         for (uint32_t step = 0; step < kSteps; ++step) {
           if (k + step * kMmaStep >= shape_.key.dim) break;

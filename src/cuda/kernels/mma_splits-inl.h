@@ -109,6 +109,9 @@ class MmaSplits {
   QUIRE_KERNEL void FindTile(uint32_t number) {
     tile_ = args_.tiles + number;
     kv_head_ = tile_->head_begin / (shape_.query_heads / shape_.key.heads);
+    open_begin_ = FirstOpen(tile_->position_min);
+    open_end_ = tile_->position_max + 1;
+    sealed_end_ = std::min(open_end_, FirstOpen(tile_->position_max));
   }
   QUIRE_KERNEL void LoadQueries() {
     queries_.Load(*tile_);
@@ -127,34 +130,45 @@ class MmaSplits {
   QUIRE_KERNEL static uint32_t StageOf(uint32_t kind, uint32_t j) { return kind * kStages + j; }
   QUIRE_KERNEL bool IsNeeded(uint32_t number) const { return (needed_ >> number & 1u) != 0; }
 
+  /// attention::FirstOpenBlock, without a division.
   QUIRE_KERNEL uint64_t FirstOpen(uint64_t position) const {
     if (mma_.one_form) return UINT64_MAX;
-    return attention::FirstOpenBlock(shape_, position) * shape_.key.block_tokens;
+    const uint64_t own_block = position >> layout_.block_bits;
+    return (own_block - std::min<uint64_t>(own_block, shape_.open_blocks)) << layout_.block_bits;
   }
+  /// A token as one of the split's: 0 where it lies before, kSplitTokens where it lies behind.
+  QUIRE_KERNEL uint32_t InSplit(uint64_t token) const {
+    if (token <= first_token_) return 0;
+    return static_cast<uint32_t>(std::min<uint64_t>(token - first_token_, kSplitTokens));
+  }
+  /// The tile's rows read no token of the split from here on in this form.
+  QUIRE_KERNEL uint32_t EndOf(bool open) const { return ends_ >> (open ? 16 : 0) & 0xffffu; }
 
   QUIRE_KERNEL void StartSplit(uint64_t split) {
     first_token_ = split * kSplitTokens;
-    const uint64_t sealed_end = FirstOpen(tile_->position_max);
-    const uint64_t open_begin = FirstOpen(tile_->position_min);
-    const uint32_t window = shape_.window_tokens;
-    uint64_t needed = 0;
-    for (uint32_t j = 0; j < kStages; ++j) {
-      const uint64_t first = first_token_ + uint64_t{j} * kStageTokens;
-      const uint64_t last = first + kStageTokens - 1;
-      const bool seen =
-          first <= tile_->position_max &&
-          (window == 0 || last + window > tile_->position_min || first < shape_.sink_tokens);
-      if (!seen) continue;
-      const uint64_t forms = (first < sealed_end ? uint64_t{1} << j : 0) |
-                             (last >= open_begin ? uint64_t{1} << (kStages + j) : 0);
-      for (uint32_t kind = 0; kind < 2 + 2 * DivUp(shape_.value.dim, kMmaChannels); kind += 2) {
-        needed |= forms << StageOf(kind, 0);
-      }
+    ends_ = InSplit(sealed_end_) | InSplit(open_end_) << 16;
+    const uint32_t open_begin = InSplit(open_begin_);
+    const uint64_t window = shape_.window_tokens;
+    uint32_t sinks_end = 0;
+    uint32_t window_begin = 0;  // of the first row
+    if (window != 0 && tile_->position_min >= window) {
+      sinks_end = InSplit(shape_.sink_tokens);
+      window_begin = InSplit(tile_->position_min + 1 - window);
     }
-    needed_ = needed;
+    uint32_t forms = 0;  // stages that are read sealed, then open
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t j = 0; j < kStages; ++j) {
+      const uint32_t first = j * kStageTokens;
+      const uint32_t last = first + kStageTokens - 1;
+      if (first >= EndOf(true) || (last < window_begin && first >= sinks_end)) continue;
+      if (first < EndOf(false)) forms |= 1u << j;
+      if (last >= open_begin) forms |= 1u << (kStages + j);
+    }
+    needed_ = forms | uint64_t{forms} << StageOf(2, 0);
+    if (shape_.value.dim > kMmaChannels) needed_ |= uint64_t{forms} << StageOf(4, 0);
     const uint64_t end = first_token_ + kSplitTokens;
     all_sealed_ =
-        end <= tile_->position_min + 1 && end <= open_begin &&
+        end <= tile_->position_min + 1 && end <= open_begin_ &&
         (window == 0 || first_token_ + window > tile_->position_max || end <= shape_.sink_tokens);
     self_.Sync();  // the split before is done with what the block's threads share
     FindSlots();
@@ -180,13 +194,11 @@ class MmaSplits {
   /// Those of blocks that are read.
   QUIRE_KERNEL void FindSlots() {
     const uint64_t first_block = first_token_ >> layout_.block_bits;
-    const uint32_t blocks = kSplitTokens >> layout_.block_bits;
     warp_.Share(2 * kSplitBlocksMax, [&](uint32_t i) {
       const bool open = i >= kSplitBlocksMax;
       const uint32_t block = i % kSplitBlocksMax;
-      const uint64_t token = (first_block + block) << layout_.block_bits;
       uint32_t slot = kNoSlot;
-      if (block < blocks && token < EndOf(open)) {
+      if (block << layout_.block_bits < EndOf(open)) {
         const BlockTable& table = open ? args_.tables.open : args_.tables.sealed;
         slot = table.Row(tile_->sequence)[first_block + block];
       }
@@ -253,17 +265,15 @@ class MmaSplits {
       using Format = decltype(format);
       if constexpr (kIsInteger<Format>) unit = 1.0f / Format::kDivisor;
     });
-    const uint64_t end = EndOf(false);
     warp_.Share(kSplitTokens, [&](uint32_t t) {
-      const uint64_t token = first_token_ + t;
       float scale = 0.0f;
       float mid = 0.0f;
       const std::byte* slot = nullptr;
-      if (IsNeeded(StageOf(0, t / kStageTokens)) && token < end) {
+      if (IsNeeded(StageOf(0, t / kStageTokens)) && t < EndOf(false)) {
         slot = args_.tables.sealed.SlotAt(Slots(false)[t >> layout_.block_bits]);
       }
       if (slot != nullptr) {
-        const auto in_block = static_cast<uint32_t>(token % stream.block_tokens);
+        const uint32_t in_block = t & (stream.block_tokens - 1);
         const std::byte* const at = slot + codec::ScaleAt(stream, kv_head_, in_block);
         scale = WidenF16(Load<uint16_t>(at)) * unit;
         if (mids) mid = WidenF16(LoadHalf(at, stream.block_tokens));
@@ -271,11 +281,6 @@ class MmaSplits {
       Scales(which)[t] = scale;
       Scales(which + 1)[t] = mid;
     });
-  }
-  /// The tile's rows read no token from here on in this form.
-  QUIRE_KERNEL uint64_t EndOf(bool open) const {
-    const uint64_t end = tile_->position_max + 1;
-    return open ? end : std::min(end, FirstOpen(tile_->position_max));
   }
 
   // Stages.
@@ -285,9 +290,9 @@ class MmaSplits {
     const bool open = kind % 2 != 0;
     StageArgs stage{.table = open ? &args_.tables.open : &args_.tables.sealed,
                     .slots = Slots(open),
+                    .block_bits = layout_.block_bits,
                     .kv_head = kv_head_,
-                    .in_split = number % kStages * kStageTokens,
-                    .first = first_token_ + uint64_t{number % kStages} * kStageTokens,
+                    .first = number % kStages * kStageTokens,
                     .end = EndOf(open),
                     .boxes = &mma_.boxes[kind < 2 ? kind : 2 + kind % 2]};
     if (kind < 2) {
@@ -371,33 +376,52 @@ class MmaSplits {
         QUIRE_DEVICE_UNROLL
         for (uint32_t i = 0; i < kScoresOfStage; ++i) sums(lane, i) = 0.0f;
       });
-      With16(TypeOfKeys(shape_, open), [&](auto type) { MultiplyKeys<type.value>(keys, open, sums); });
+      With16(TypeOfKeys(shape_, open), [&](auto type) {
+        if (queries_.has_low()) {
+          MultiplyKeys<type.value, true>(keys, open, sums);
+        } else {
+          MultiplyKeys<type.value, false>(keys, open, sums);
+        }
+      });
       KeepScores(j, open, sums);
     }
   }
 
-  template <Codec kType>
+  template <Codec kType, bool kLow>
   QUIRE_KERNEL void MultiplyKeys(const uint16_t* keys, bool open,
                                  Fragment<float, kScoresOfStage>& sums) {
-    for (uint32_t k = 0; k < shape_.key.dim; k += Queries::kSteps * kMmaStep) {
-      const auto high = queries_.Columns(queries_.High(open), k);
-      Fragment<uint32_t, 4> low;
-      if (queries_.has_low()) low = queries_.Columns(queries_.Low(open), k);
+    const uint32_t dim = shape_.key.dim;
+    const uint16_t* const queries = queries_.High(open);
+    constexpr uint32_t kChannels = Queries::kSteps * kMmaStep;
+    QUIRE_DEVICE_UNROLL_BY(2)
+    for (uint32_t k = 0; k + kChannels <= dim; k += kChannels) {
+      MultiplyChannels<kType, kLow, Queries::kSteps>(keys, queries, k, sums);
+    }
+    if constexpr (Queries::kSteps > 1) {
+      if (dim % kChannels != 0) {
+        MultiplyChannels<kType, kLow, 1>(keys, queries, dim - kMmaStep, sums);
+      }
+    }
+  }
+
+  /// kSteps of sixteen channels.
+  template <Codec kType, bool kLow, uint32_t kSteps>
+  QUIRE_KERNEL void MultiplyChannels(const uint16_t* keys, const uint16_t* queries, uint32_t k,
+                                     Fragment<float, kScoresOfStage>& sums) {
+    const auto high = queries_.Columns(queries, k);
+    Fragment<uint32_t, 4> low;
+    if constexpr (kLow) low = queries_.Columns(queries_.LowOf(queries), k);
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t step = 0; step < kSteps; ++step) {
       QUIRE_DEVICE_UNROLL
-      for (uint32_t step = 0; step < Queries::kSteps; ++step) {
-        const uint32_t channel = k + step * kMmaStep;
-        if (channel >= shape_.key.dim) break;
+      for (uint32_t t = 0; t < kStepsOfStage; ++t) {
+        const auto tokens = LoadMatrices<true>(
+            [&](uint32_t lane) { return keys + buffers_.KeysAt(lane, t, k + step * kMmaStep); });
         QUIRE_DEVICE_UNROLL
-        for (uint32_t t = 0; t < kStepsOfStage; ++t) {
-          const auto tokens = LoadMatrices<true>([&](uint32_t lane) {
-            return keys + buffers_.KeyAt(channel, lane % 8 + lane / 16 * 8,
-                                         t * kMmaStep + lane / 8 % 2 * 8);
-          });
-          QUIRE_DEVICE_UNROLL
-          for (uint32_t n = 0; n < kTiles; ++n) {
-            const uint32_t at = t * kScoresOfStep + n * 4;
-            MultiplyAdd<kType>(sums, at, tokens, high, Queries::WordOf(step, n));
-            if (!queries_.has_low()) continue;
+        for (uint32_t n = 0; n < kTiles; ++n) {
+          const uint32_t at = t * kScoresOfStep + n * 4;
+          MultiplyAdd<kType>(sums, at, tokens, high, Queries::WordOf(step, n));
+          if constexpr (kLow) {
             MultiplyAdd<kType>(sums, at, tokens, low, Queries::WordOf(step, n));
           }
         }
@@ -480,12 +504,16 @@ class MmaSplits {
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < kQueries * 2; ++i) sums(lane, i) = mids(lane, i) = 0.0f;
+      float max[kQueries];  // finite, so that what is not seen has the weight 0
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t r = 0; r < kQueries; ++r) {
+        max[r] = max_(lane, r) == kNothingSeen ? 0.0f : max_(lane, r);
+      }
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < kStages * kScoresOfStage; ++i) {
         const uint32_t r = QueryOf(i);
         const uint32_t partial = r * 2 + i / 2 % 2;
-        const float score = scores_(lane, i);
-        float weight = score == kNothingSeen ? 0.0f : attention::Exp(score - max_(lane, r));
+        float weight = attention::Exp(scores_(lane, i) - max[r]);
         sums(lane, partial) += weight;
         if (ValueEncodes()) {
           const uint32_t t = TokenOf(lane, i);
@@ -570,10 +598,8 @@ class MmaSplits {
       QUIRE_DEVICE_UNROLL
       for (uint32_t m = 0; m < kMmaChannels / kMmaStep; ++m) {
         if (m * kMmaStep >= channels) continue;
-        const auto rows = LoadMatrices<true>([&](uint32_t lane) {
-          return values + buffers_.ValueAt(step * kMmaStep, lane % 8 + lane / 16 * 8,
-                                           m * kMmaStep + lane / 8 % 2 * 8);
-        });
+        const auto rows = LoadMatrices<true>(
+            [&](uint32_t lane) { return values + buffers_.ValuesAt(lane, step, m); });
         QUIRE_DEVICE_UNROLL
         for (uint32_t n = 0; n < kTiles; ++n) {
           MultiplyAdd<kType>(out_, SumAt(m, n), rows, high, (step * kTiles + n) * 2);
@@ -647,9 +673,14 @@ class MmaSplits {
 
   const Tile* tile_ = nullptr;
   uint32_t kv_head_ = 0;
+  // Tokens that rows of the tile read: sealed ones before, open ones from and before.
+  uint64_t sealed_end_ = 0;
+  uint64_t open_begin_ = 0;
+  uint64_t open_end_ = 0;
   Fragment<float, kQueries> query_sum_;
 
   uint64_t first_token_ = 0;  // of the split
+  uint32_t ends_ = 0;         // EndOf
   uint64_t needed_ = 0;
   bool all_sealed_ = false;  // by all query vectors, and seen
 

@@ -22,10 +22,10 @@ struct StageArgs {
   const StreamLayout* stream = nullptr;
   const BlockTable* table = nullptr;
   const uint32_t* slots = nullptr;  // of the split's blocks, in shared memory
+  uint32_t block_bits = 0;          // log2 of a block's tokens
   uint32_t kv_head = 0;
-  uint32_t in_split = 0;       // the first token; a multiple of kStageTokens
-  uint64_t first = 0;          // the same from the context's begin on
-  uint64_t end = 0;            // tokens from here on are not read; of V they are zeros
+  uint32_t first = 0;          // token of the split; a multiple of kStageTokens
+  uint32_t end = 0;            // tokens from here on are not read; of V they are zeros
   uint32_t channel_begin = 0;  // of V; a multiple of kMmaChannels
   uint32_t channels = 0;
   const TensorMap* boxes = nullptr;
@@ -53,18 +53,17 @@ class Stager {
  private:
   static constexpr uint32_t kColumns = kStageTokens / codec::kTileLanes;
 
-  QUIRE_KERNEL uint64_t TokenOf(uint32_t column) const {
-    return args_.first + uint64_t{column} * codec::kTileLanes;
+  QUIRE_KERNEL uint32_t TokenOf(uint32_t column) const {
+    return args_.first + column * codec::kTileLanes;
   }
   QUIRE_KERNEL uint32_t InBlock(uint32_t column) const {
-    return static_cast<uint32_t>(TokenOf(column) % stream_.block_tokens);
+    return TokenOf(column) & (stream_.block_tokens - 1);
   }
   /// The plane of sixteen tokens; null: there is none, or they are not read.
   QUIRE_KERNEL const std::byte* PlaneOf(uint32_t column) const {
-    const uint64_t token = TokenOf(column);
+    const uint32_t token = TokenOf(column);
     if (token >= args_.end) return nullptr;
-    const uint32_t in_split = args_.in_split + column * codec::kTileLanes;
-    const std::byte* const slot = args_.table->SlotAt(args_.slots[in_split / stream_.block_tokens]);
+    const std::byte* const slot = args_.table->SlotAt(args_.slots[token >> args_.block_bits]);
     if (slot == nullptr) return nullptr;
     return slot + stream_.offset_bytes + args_.kv_head * stream_.head_stride_bytes;
   }
