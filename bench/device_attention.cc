@@ -91,7 +91,8 @@ struct OnDevice {
       for (uint32_t b = 0; b < blocks; ++b) opened_slots[end - blocks + b] = i * blocks + b;
     }
     QUIRE_TRY(opened_memory.Reserve(opened->bytes()));
-    tables.open = opened->Tables({tables.sealed.indptr, of.batch + 1}, opened_slots.data());
+    tables.open =
+        opened->Tables({tables.sealed.indptr, of.batch + 1}, opened_slots.data()).open;
     device.CopyIn(tables.open.base, opened->bytes(), opened_memory.as<void>());
     tables.open.base = opened_memory.as<std::byte>();
     return {};
