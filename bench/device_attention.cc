@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/bits.h"
@@ -26,6 +27,7 @@ struct Shape {
   uint32_t batch = 1;   // sequences
   uint32_t rows = 1;    // of each
   uint32_t group = 4;   // query heads to a KV head
+  cuda::AttentionOptions options{};
 };
 
 /// Slots lie as far from each other as those of a model of so many layers, as far as the device's
@@ -39,7 +41,7 @@ bool IsEmulated(cuda::Backend& backend) { return backend.device().target() == "h
 struct OnDevice {
   static Result<std::shared_ptr<OnDevice>> Create(cuda::Backend& backend, const Shape& of) {
     auto made = std::make_shared<OnDevice>(backend.device(), backend.arithmetic());
-    made->attention = backend.MakeAttention();
+    made->attention = backend.MakeAttention(of.options);
     QUIRE_ASSIGN(made->sequence,
                  DecodedSequence::Create(of.codec, of.tokens * of.batch, /*layers=*/1));
     made->group = of.group;
@@ -104,6 +106,8 @@ struct OnDevice {
       const AttentionShape open = opened->Shape(0, group);
       shape.open_key = open.key;
       shape.open_value = open.value;
+      shape.open_key.rotated = shape.key.rotated;
+      shape.open_value.rotated = shape.value.rotated;
     }
     return shape;
   }
@@ -120,11 +124,12 @@ struct OnDevice {
   double Seconds(const std::function<void()>& body) {
     return Must(device.Seconds(cuda::Stream::kCompute, body));
   }
-  double Attend(uint32_t times) {
+  /// So many layers of a step, which has one plan.
+  double Attend(std::span<const AttentionTask> some, uint32_t times) {
+    const AttentionShape shape = AttendedShape();
+    const auto plan = Must(attention->Prepare(shape, tables, some, *executor));
     return Seconds([&] {
-      for (uint32_t i = 0; i < times; ++i) {
-        Must(attention->Attend(AttendedShape(), tables, tasks, *executor));
-      }
+      for (uint32_t i = 0; i < times; ++i) Must(plan->Run(shape, *executor));
     });
   }
   double Read(uint64_t bytes, uint32_t times) {
@@ -173,15 +178,16 @@ struct OnDevice {
   std::vector<AttentionTask> tasks;
 };
 
+constexpr uint32_t kTimes = 8;  // layers of a step
+
 Result<Subject> Decode(cuda::Backend& backend, const Shape& of) {
-  constexpr uint32_t kTimes = 4;
   QUIRE_ASSIGN(const auto on, OnDevice::Create(backend, of));
   return Timed{.unit = "ms/layer",
                .less_is_better = true,
                .amount = 1e3 / kTimes,
                .slice = fmt::format("{} rows over {} tokens each, 1 layer of {}, {} times",
                                     of.batch, of.tokens, on->layers, kTimes),
-               .work = [=](uint32_t) { return on->Attend(kTimes); },
+               .work = [=](uint32_t) { return on->Attend(on->tasks, kTimes); },
                .floor = [=](uint32_t) { return on->Read(on->sequence->bytes(), kTimes); }};
 }
 
@@ -193,7 +199,7 @@ Result<Subject> Prefill(cuda::Backend& backend, const Shape& of) {
                .amount = multiply_adds * 2 * 1e-9,
                .slice = fmt::format("{} rows at the end of {} tokens, 1 layer of {}", of.rows,
                                     of.tokens, on->layers),
-               .work = [=](uint32_t) { return on->Attend(1); },
+               .work = [=](uint32_t) { return on->Attend(on->tasks, 1); },
                .floor = [=](uint32_t) { return on->Multiply(multiply_adds); }};
 }
 
@@ -206,18 +212,13 @@ Result<Subject> Cascade(cuda::Backend& backend, const Shape& of) {
     many.push_back(on->sequence->Task(1, on->queries.as<float>() + at, on->out.as<float>() + at));
   }
   const std::vector<AttentionTask> one(many.begin(), many.begin() + 1);
-  const auto run = [=](const std::vector<AttentionTask>& tasks) {
-    return on->Seconds([&] {
-      Must(on->attention->Attend(on->AttendedShape(), on->tables, tasks, *on->executor));
-    });
-  };
   return Timed{.unit = "ms/layer",
                .less_is_better = true,
-               .amount = 1e3,
-               .slice = fmt::format("{} rows over {} shared tokens, 1 layer of {}", of.rows,
-                                    of.tokens, on->layers),
-               .work = [=](uint32_t) { return run(many); },
-               .floor = [=](uint32_t) { return run(one); }};
+               .amount = 1e3 / kTimes,
+               .slice = fmt::format("{} rows over {} shared tokens, 1 layer of {}, {} times",
+                                    of.rows, of.tokens, on->layers, kTimes),
+               .work = [=](uint32_t) { return on->Attend(many, kTimes); },
+               .floor = [=](uint32_t) { return on->Attend(one, kTimes); }};
 }
 
 }  // namespace
@@ -241,6 +242,19 @@ std::vector<Case> DeviceAttentionCases(cuda::Backend& backend) {
     cases.push_back({.name = fmt::format("decode/{}/{}/b{}/g{}/{}", CodecName(of.codec), of.tokens,
                                          of.batch, of.group, target),
                      .prepare = [=, &backend] { return Decode(backend, of); }});
+  }
+  for (const uint32_t buffers : {2u, 3u, 4u}) {
+    for (const uint32_t blocks : {2048u, 4096u, 16'384u}) {
+      cases.push_back({.name = fmt::format("sweep/bf16/4096/b32/g8/buffers{}/blocks{}/{}", buffers,
+                                           blocks, target),
+                       .prepare = [=, &backend] {
+                         return Decode(backend, {.tokens = 4096,
+                                                 .batch = 32,
+                                                 .group = 8,
+                                                 .options = {.buffers = buffers,
+                                                             .blocks_wanted = blocks}});
+                       }});
+    }
   }
   for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
     Shape of{.codec = codec, .tokens = 32'768, .rows = 2048};

@@ -21,8 +21,6 @@ namespace quire::cuda {
 namespace {
 
 constexpr uint64_t kStatesBytes = uint64_t{256} << 20;  // of a wave
-constexpr uint32_t kBlocksWanted = 4096;
-constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each of 132 processors
 
 /// A plan on the device: its tables, and the arguments of its launches.
 struct SentPlan {
@@ -176,7 +174,7 @@ class DeviceAttention final : public AttentionBackend {
     static_assert(kTileQueriesMax == kMmaQueriesMax);
     const AttendPlan made =
         MakePlan(plan.shape, tables, tasks,
-                 {.states = kStatesBytes / StateBytes(plan.shape), .blocks_wanted = kBlocksWanted});
+                 {.states = kStatesBytes / StateBytes(plan.shape), .blocks_wanted = options_.blocks_wanted});
     plan.queries_max = made.queries_max;
     plan.states_max = made.states_max;
     AddLaunches(made, plan.waves);
@@ -235,7 +233,7 @@ class DeviceAttention final : public AttentionBackend {
 
   Result<void> Fold(const AttentionShape& shape, const SentPlan& plan) {
     for (const SentPlan::Launch& fold : plan.folds) {
-      const uint32_t blocks = std::min(fold.tile_count, kFoldBlocks);
+      const uint32_t blocks = std::min(fold.tile_count, options_.fold_blocks);
       QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
       MmaArgs args = MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true, kQueryTilesMax);
       args.waiting = waiting_.as<float>();
@@ -271,7 +269,7 @@ class DeviceAttention final : public AttentionBackend {
   MmaArgs MmaArgsOf(const SplitsArgs& splits, const SentPlan& plan, bool folds,
                     uint32_t query_tiles) const {
     return {.splits = splits,
-            .shared = SharedOf(splits.shape, folds, staging_, query_tiles),
+            .shared = SharedOf(splits.shape, folds, staging_, query_tiles, options_.buffers),
             .key_mids = codec::HasMids(splits.shape.key.codec),
             .value_mids = codec::HasMids(splits.shape.value.codec),
             .one_form = plan.one_form,

@@ -11,13 +11,17 @@
 
 namespace quire::cuda {
 
+/// None of these but the class shows in the bits.
 struct AttentionOptions {
   Arithmetic arithmetic = Arithmetic::kFma32;
   // mma16: so many tiles of whole rows keep a device busy, and their splits are folded where they
-  // are computed. It never shows in the bits.
+  // are computed.
   uint32_t folded_tiles_min = 128;
-  // mma16: stored numbers come by bulk copies where the device has them. Nor does this show.
+  // mma16: stored numbers come by bulk copies where the device has them.
   bool bulk_copies = true;
+  uint32_t buffers = 0;           // of a block of threads that has bulk copies, 2 to 4; 0: usual
+  uint32_t blocks_wanted = 4096;  // of threads, that compute splits
+  uint32_t fold_blocks = 264;     // that are there at once: two for each of 132 processors
 };
 
 /// Slots, queries, states and outputs are in the device's memory; tables and tasks are the host's

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "cuda/attention.h"
 #include "cuda/block_ops.h"
 #include "cuda/host/host_device.h"
 #include "cuda/operators.h"
@@ -32,9 +31,10 @@ void Backend::Choose(DiskStoreOptions& options) const {
   options.host_allocator = &device_->host_allocator();
 }
 
-std::unique_ptr<AttentionBackend> Backend::MakeAttention() {
-  return cuda::MakeAttention(*device_,
-                             {.arithmetic = arithmetic(), .bulk_copies = options_.bulk_copies});
+std::unique_ptr<AttentionBackend> Backend::MakeAttention(AttentionOptions options) {
+  options.arithmetic = arithmetic();
+  options.bulk_copies = options_.bulk_copies;
+  return cuda::MakeAttention(*device_, options);
 }
 
 model::OperatorsFactory Backend::operators() {

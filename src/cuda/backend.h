@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/arithmetic.h"
+#include "cuda/attention.h"
 #include "cuda/device.h"
 #include "cuda/granule_memory.h"
 #include "env/late_streams.h"
@@ -37,7 +38,8 @@ class Backend {
   void Choose(CacheOptions& options) const;
   /// The memory of a store is placed where copies to and from the device do not wait.
   void Choose(DiskStoreOptions& options) const;
-  std::unique_ptr<AttentionBackend> MakeAttention();
+  /// `options` but for what the backend's own say.
+  std::unique_ptr<AttentionBackend> MakeAttention(AttentionOptions options = {});
   model::OperatorsFactory operators();
   Device& device() { return *device_; }
   Arithmetic arithmetic() const { return options_.arithmetic; }

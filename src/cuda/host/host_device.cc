@@ -130,7 +130,7 @@ class HostDevice final : public Device {
   // The analyzer does not follow std::function of libstdc++ to its end.
   // NOLINTBEGIN(clang-analyzer-cplusplus.NewDeleteLeaks)
   void Launch(const FoldArgs& args, uint32_t vectors) override {
-    Run(vectors, kAttendThreads, FoldSharedBytes(args.value.dim),
+    Run(vectors, kFoldThreads, FoldSharedBytes(args.value.dim),
         [args](Thread& self) { FoldKernel<Thread>(self, args).Run(); });
   }
   void Launch(const WriteArgs& args) override {

@@ -21,7 +21,8 @@ thread_local HostGrid* entering = nullptr;
 struct HostGrid::Fibers {
   ucontext_t main{};
   std::vector<ucontext_t> contexts{};
-  std::vector<std::byte> stacks{};
+  std::unique_ptr<std::byte[]> stacks{};  // of the most threads so far; pages come as they are used
+  size_t stacked = 0;
   std::vector<bool> is_done{};
   std::vector<bool> waits{};  // for the other threads, or for bytes
   std::vector<Thread> threads{};
@@ -36,7 +37,10 @@ void HostGrid::Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
   kernel_ = &kernel;
   threads_ = threads;
   fibers_->contexts.resize(threads);
-  fibers_->stacks.resize(threads * kStackBytes);
+  if (threads > fibers_->stacked) {
+    fibers_->stacks = std::make_unique_for_overwrite<std::byte[]>(threads * kStackBytes);
+    fibers_->stacked = threads;
+  }
   fibers_->threads.resize(threads);
   fibers_->shared.resize(shared_bytes + kSharedAlignment);
   const size_t misaligned = reinterpret_cast<uintptr_t>(fibers_->shared.data()) % kSharedAlignment;
@@ -59,7 +63,7 @@ void HostGrid::RunBlock() {
     fibers.threads[i].groups_.clear();
     ucontext_t& context = fibers.contexts[i];
     QUIRE_CHECK(getcontext(&context) == 0);
-    context.uc_stack.ss_sp = fibers.stacks.data() + i * kStackBytes;
+    context.uc_stack.ss_sp = fibers.stacks.get() + i * kStackBytes;
     context.uc_stack.ss_size = kStackBytes;
     context.uc_link = &fibers.main;
     makecontext(&context, &HostGrid::Enter, 0);

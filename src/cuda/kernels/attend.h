@@ -12,11 +12,11 @@
 
 namespace quire::cuda {
 
-/// Threads of a block, of both kernels.
+/// Threads of a block that computes splits.
 inline constexpr uint32_t kAttendThreads = 128;
 /// Most query vectors of a tile: for each, a thread holds a sum for some tokens or channels.
 inline constexpr uint32_t kTileQueriesMax = 16;
-/// Largest key.dim and value.dim: what a thread holds of a row while it folds.
+/// Largest key.dim and value.dim.
 inline constexpr uint32_t kDimMax = 512;
 
 /// One row of queries.

@@ -53,8 +53,10 @@ enum class Staging : uint8_t {
   kCopied,   // every thread copies sixteen bytes at a time, beside itself, into padded rows
   kBulk,     // one thread asks for boxes (cuda/kernels/bulk.h), which come into swizzled rows
 };
-/// Buffers of a block: while one is multiplied, the others are on their way.
+/// Buffers of a block: while one is multiplied, the others are on their way. Threads that copy wait
+/// for all their copies, so those have two; of boxes any number does.
 constexpr uint32_t BuffersOf(Staging staging) { return staging == Staging::kBulk ? 3 : 2; }
+inline constexpr uint32_t kBuffersMax = 4;
 /// Shared memory of a block that has boxes: half of a processor of sm_90.
 inline constexpr uint32_t kBulkSharedMax = 113 << 10;
 /// Arrays with boxes: K sealed and open, V sealed and open.
@@ -93,6 +95,7 @@ constexpr uint64_t WaitingFloats(uint32_t blocks) {
 /// Where things lie in the shared memory of a block. Eight rows can be read at once: they are as
 /// far apart as it takes, or swizzled.
 struct MmaShared {
+  uint32_t buffers = 0;
   uint32_t query_stride = 0;   // numbers of 16 bits
   uint32_t query_numbers = 0;  // of one array [rows][query_stride]; one for high, one for low parts
   // Of a stage: numbers from row to row, or what its boxes are.
@@ -100,45 +103,49 @@ struct MmaShared {
   uint32_t value_stride = 0;
   uint32_t box_tokens = 0;
   uint32_t block_bits = 0;  // log2 of the tokens of a block
-  uint32_t stage_at = 0;    // bytes from here on
-  uint32_t stage_bytes = 0;
-  uint32_t scales_at = 0;  // float [4][kSplitTokens]
-  uint32_t rows_at = 0;    // float [warps][row_floats]
-  uint32_t row_floats = 0;
+  // Bytes from the first on; queries come first.
+  uint32_t barriers_at = 0;  // uint64_t [kBuffersMax], for boxes
   uint32_t flag_at = 0;
-  uint32_t slots_at = 0;     // uint32_t [sealed, open][kSplitBlocksMax], of a split's blocks
-  uint32_t visible_at = 0;   // uint32_t [query vectors][2], what each sees of a split
-  uint32_t barriers_at = 0;  // uint64_t [buffers], for boxes
-  uint32_t folded_at = 0;    // float [kFoldFloats][threads]
+  uint32_t slots_at = 0;    // uint32_t [sealed, open][kSplitBlocksMax], of a split's blocks
+  uint32_t visible_at = 0;  // uint32_t [query vectors][2], what each sees of a split
+  uint32_t rows_at = 0;     // float [warps][row_floats]
+  uint32_t row_floats = 0;
+  uint32_t scales_at = 0;  // float [4][kSplitTokens]
+  uint32_t folded_at = 0;  // float [kFoldFloats][threads]
+  uint32_t stage_at = 0;   // [buffers][stage_bytes]
+  uint32_t stage_bytes = 0;
   uint32_t bytes = 0;
 };
 
+/// buffers: 0 as many as the staging has.
 constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging staging,
-                             uint32_t query_tiles = kQueryTilesMax) {
+                             uint32_t query_tiles = kQueryTilesMax, uint32_t buffers = 0) {
   const bool bulk = staging == Staging::kBulk;
   const uint32_t warps = WarpsOf(folds);
   const uint32_t queries = warps * query_tiles * kMmaColumns;
   const uint32_t value_channels = std::min(shape.value.dim, uint32_t{kMmaChannels});
   MmaShared shared;
+  shared.buffers = buffers == 0 || !bulk ? BuffersOf(staging) : buffers;
   shared.query_stride = shape.key.dim + 8;
   shared.query_numbers = queries * shared.query_stride;
   shared.value_stride = value_channels + 8;
   shared.box_tokens = BoxTokens(shape.key.block_tokens);
   shared.block_bits = static_cast<uint32_t>(std::countr_zero(shape.key.block_tokens));
   const uint32_t forms = TypeOfKeys(shape, false) == TypeOfKeys(shape, true) ? 1 : 2;
-  shared.stage_at = RoundUp(forms * 2 * shared.query_numbers * 2, bulk ? kBulkAlignment : 16);
+  shared.barriers_at = forms * 2 * shared.query_numbers * 2;
+  shared.flag_at = shared.barriers_at + kBuffersMax * 8;
+  shared.slots_at = shared.flag_at + 16;
+  shared.visible_at = shared.slots_at + 2 * kSplitBlocksMax * 4;
+  shared.rows_at = shared.visible_at + queries * 8;
+  shared.row_floats = folds || shape.key.rotated ? std::max(shape.key.dim, shape.value.dim) : 0;
+  shared.scales_at = shared.rows_at + warps * shared.row_floats * 4;
+  shared.folded_at = shared.scales_at + (IsEncoded(shape) ? 4 * kSplitTokens * 4 : 0);
+  const uint32_t end = shared.folded_at + (folds ? kFoldFloats * warps * 32 * 4 : 0);
+  shared.stage_at = RoundUp(end, bulk ? kBulkAlignment : 16);
   shared.stage_bytes =
       bulk ? 2 * kStageTokens * std::max(shape.key.dim, RoundUp(value_channels, kBoxChannels))
            : 2 * std::max(shape.key.dim * shared.key_stride, kStageTokens * shared.value_stride);
-  shared.scales_at = shared.stage_at + BuffersOf(staging) * shared.stage_bytes;
-  shared.rows_at = shared.scales_at + (IsEncoded(shape) ? 4 * kSplitTokens * 4 : 0);
-  shared.row_floats = std::max(shape.key.dim, shape.value.dim);
-  shared.flag_at = shared.rows_at + warps * shared.row_floats * 4;
-  shared.slots_at = shared.flag_at + 16;
-  shared.visible_at = shared.slots_at + 2 * kSplitBlocksMax * 4;
-  shared.barriers_at = shared.visible_at + queries * 8;
-  shared.folded_at = shared.barriers_at + (bulk ? BuffersOf(staging) * 8 : 0);
-  shared.bytes = shared.folded_at + (folds ? kFoldFloats * warps * 32 * 4 : 0);
+  shared.bytes = shared.stage_at + shared.buffers * shared.stage_bytes;
   return shared;
 }
 

@@ -17,7 +17,6 @@ namespace quire::cuda {
 template <class Thread, Staging kStaging>
 class StageBuffers {
  public:
-  static constexpr uint32_t kBuffers = BuffersOf(kStaging);
   static constexpr bool kBulk = kStaging == Staging::kBulk;
 
   QUIRE_KERNEL StageBuffers(Thread& self, const MmaArgs& mma)
@@ -36,7 +35,7 @@ class StageBuffers {
     });
     if constexpr (kBulk) {
       warp_.One([&] {
-        for (uint32_t i = 0; i < kBuffers; ++i) self_.InitBarrier(Barriers() + i);
+        for (uint32_t i = 0; i < layout_.buffers; ++i) self_.InitBarrier(Barriers() + i);
         self_.FenceBulk();
       });
     }
@@ -70,7 +69,7 @@ class StageBuffers {
   /// Its numbers; the one behind it is the next.
   QUIRE_KERNEL const uint16_t* Enter() {
     const uint16_t* const here = Buffer(0);
-    if (++next_ == kBuffers) {
+    if (++next_ == layout_.buffers) {
       next_ = 0;
       parity_ ^= 1u;
     }
@@ -108,7 +107,7 @@ class StageBuffers {
 
   QUIRE_KERNEL uint32_t NumberOf(uint32_t ahead) const {
     const uint32_t number = next_ + ahead;
-    return number < kBuffers ? number : number - kBuffers;
+    return number < layout_.buffers ? number : number - layout_.buffers;
   }
   QUIRE_KERNEL uint16_t* Buffer(uint32_t ahead) const {
     const uint32_t at = NumberOf(ahead) * layout_.stage_bytes;

@@ -62,7 +62,6 @@ class MmaSplits {
  private:
   using Queries = MmaQueries<Thread, WarpsOf(kFolds), kTiles>;
   static constexpr bool kEncoded = kStaging == Staging::kDecoded;
-  static constexpr uint32_t kBuffers = BuffersOf(kStaging);
   static constexpr uint32_t kQueries = Queries::kOfLane;
   static constexpr uint32_t kStepsOfStage = kStageTokens / kMmaStep;
   // Of a lane.
@@ -180,7 +179,7 @@ class MmaSplits {
     }
     uint64_t next = needed_;
     QUIRE_DEVICE_UNROLL_BY(1)
-    for (uint32_t ahead = 0; ahead + 1 < kBuffers && next != 0; ++ahead) {
+    for (uint32_t ahead = 0; ahead + 1 < layout_.buffers && next != 0; ++ahead) {
       StartStage(LowestOne(next), ahead);
       next &= next - 1;
     }
@@ -324,9 +323,8 @@ class MmaSplits {
     const uint16_t* const here = buffers_.Enter();
     uint64_t later = needed_ >> number >> 1;
     // Those that are on their way already.
-    QUIRE_DEVICE_UNROLL
-    for (uint32_t i = 2; i < kBuffers; ++i) later &= later - 1;
-    if (later != 0) StartStage(number + 1 + LowestOne(later), kBuffers - 2);
+    for (uint32_t i = 2; i < layout_.buffers; ++i) later &= later - 1;
+    if (later != 0) StartStage(number + 1 + LowestOne(later), layout_.buffers - 2);
     return here;
   }
 

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kAttendThreads)
   SplitsKernel<CudaThread, Keys, Values, kQueries>(self, args).Run();
 }
 
-__global__ void __launch_bounds__(kAttendThreads) RunFold(const __grid_constant__ FoldArgs args) {
+__global__ void __launch_bounds__(kFoldThreads) RunFold(const __grid_constant__ FoldArgs args) {
   CudaThread self;
   FoldKernel<CudaThread>(self, args).Run();
 }
@@ -56,7 +56,7 @@ int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* s
 }
 
 int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream) {
-  return Start("RunFold", RunFold, {vectors, kAttendThreads, FoldSharedBytes(args.value.dim)},
+  return Start("RunFold", RunFold, {vectors, kFoldThreads, FoldSharedBytes(args.value.dim)},
                stream, args);
 }
 
