@@ -74,7 +74,9 @@ class DeviceAttention final : public AttentionBackend {
     if (!IsIdentity(attention::OpenValue(shape).codec)) return cannot("open_value encodes");
     if (shape.sink_logits != nullptr) return cannot("sink_logits are set");
     if (shape.alibi_slopes != nullptr) return cannot("alibi_slopes are set");
-    if (options_.arithmetic == Arithmetic::kMma16) return SupportsMma(shape);
+    if (options_.arithmetic == Arithmetic::kMma16) {
+      return SupportsMma(shape, device_.shared_bytes_max());
+    }
     return {};
   }
 

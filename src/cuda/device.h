@@ -43,6 +43,8 @@ class Device {
 
   /// "sm_90".
   virtual std::string_view target() const = 0;
+  /// Bytes that a block of threads has at most.
+  virtual uint32_t shared_bytes_max() const = 0;
 
   /// Memory of the device, aligned to 256 bytes.
   /// Errors: kNoSpace with the number of bytes asked for

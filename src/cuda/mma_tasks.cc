@@ -41,7 +41,7 @@ bool IsWhole(const AttentionTask& task) {
 
 }  // namespace
 
-Result<void> SupportsMma(const AttentionShape& shape) {
+Result<void> SupportsMma(const AttentionShape& shape, uint32_t shared_bytes_max) {
   for (const auto& [name, stream] : {std::pair{"key", &shape.key}, {"value", &shape.value}}) {
     if (stream->dim % kMmaDimStep != 0 || stream->dim > kMmaDimMax) {
       return Cannot(fmt::format("{}.dim is {}, only multiples of {} up to {}", name, stream->dim,
@@ -63,6 +63,13 @@ Result<void> SupportsMma(const AttentionShape& shape) {
   }
   if (shape.value.inner != InnerAxis::kDim || open_value.inner != InnerAxis::kDim) {
     return Cannot("value is not stored channel by channel");
+  }
+  // Boxes need less.
+  const Staging staging = IsEncoded(shape) ? Staging::kDecoded : Staging::kCopied;
+  const uint32_t bytes = SharedOf(shape, /*folds=*/false, staging).bytes;
+  if (bytes > shared_bytes_max) {
+    return Cannot(fmt::format("{} and {} channels take {} bytes of the device's shared memory, of {}",
+                              shape.key.dim, shape.value.dim, bytes, shared_bytes_max));
   }
   return {};
 }

@@ -13,8 +13,10 @@
 
 namespace quire::cuda {
 
+/// `shared_bytes_max`: of a block of the device's threads.
+///
 /// Errors: kUnsupported names what this class cannot do with the shape
-Result<void> SupportsMma(const AttentionShape& shape);
+Result<void> SupportsMma(const AttentionShape& shape, uint32_t shared_bytes_max);
 
 /// Errors: kUnsupported slots are not aligned to 16 bytes
 Result<void> CheckAlignment(const BlockTables& tables);

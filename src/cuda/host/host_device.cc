@@ -17,8 +17,9 @@
 #include "cuda/kernels/encode-inl.h"
 #include "cuda/kernels/floors-inl.h"
 #include "cuda/kernels/fold-inl.h"
+#include "cuda/kernels/mma_folded-inl.h"
 #include "cuda/kernels/mma_product-inl.h"
-#include "cuda/kernels/mma_splits-inl.h"
+#include "cuda/kernels/mma_states-inl.h"
 #include "cuda/kernels/model-inl.h"
 #include "cuda/kernels/rows-inl.h"
 #include "cuda/kernels/splits-inl.h"
@@ -40,6 +41,7 @@ class HostDevice final : public Device {
   HostDevice& operator=(const HostDevice&) = delete;
 
   std::string_view target() const override { return "host"; }
+  uint32_t shared_bytes_max() const override { return kSm90SharedMax; }
 
   Result<void*> Allocate(uint64_t bytes) override {
     void* const memory = std::aligned_alloc(kAlignment, RoundUp(bytes, kAlignment));
@@ -124,7 +126,11 @@ class HostDevice final : public Device {
 
   // A thread of the grid is a warp (cuda/kernels/warp-inl.h).
   void Launch(const MmaArgs& args, const MmaLaunch& how) override {
-    how.folds ? Mma<true>(args, how) : Mma<false>(args, how);
+    switch (how.staging) {
+      case Staging::kDecoded: return Mma<Staging::kDecoded>(args, how);
+      case Staging::kCopied: return Mma<Staging::kCopied>(args, how);
+      case Staging::kBulk: return Mma<Staging::kBulk>(args, how);
+    }
   }
 
   // The analyzer does not follow std::function of libstdc++ to its end.
@@ -186,25 +192,19 @@ class HostDevice final : public Device {
   }
 
  private:
-  template <bool kFolds>
+  template <Staging kStaging>
   void Mma(const MmaArgs& args, const MmaLaunch& how) {
-    switch (how.staging) {
-      case Staging::kDecoded: return Mma<kFolds, Staging::kDecoded>(args, how);
-      case Staging::kCopied: return Mma<kFolds, Staging::kCopied>(args, how);
-      case Staging::kBulk: return Mma<kFolds, Staging::kBulk>(args, how);
+    if (how.folds) {
+      Run(how.blocks, kMmaWarps, args.shared.bytes,
+          [args](Thread& self) { MmaFolded<Thread, kStaging>(self, args).Run(); });
+    } else if (how.query_tiles == 1) {
+      Run(how.blocks, kMmaWarps, args.shared.bytes,
+          [args](Thread& self) { MmaStates<Thread, kStaging, 1>(self, args).Run(); });
+    } else {
+      Run(how.blocks, kMmaWarps, args.shared.bytes, [args](Thread& self) {
+        MmaStates<Thread, kStaging, kQueryTilesMax>(self, args).Run();
+      });
     }
-  }
-  template <bool kFolds, Staging kStaging>
-  void Mma(const MmaArgs& args, const MmaLaunch& how) {
-    if constexpr (!kFolds) {
-      if (how.query_tiles == 1) return Mma<kFolds, kStaging, 1>(args, how.blocks);
-    }
-    Mma<kFolds, kStaging, kQueryTilesMax>(args, how.blocks);
-  }
-  template <bool kFolds, Staging kStaging, uint32_t kTiles>
-  void Mma(const MmaArgs& args, uint32_t blocks) {
-    Run(blocks, WarpsOf(kFolds), args.shared.bytes,
-        [args](Thread& self) { MmaSplits<Thread, kFolds, kStaging, kTiles>(self, args).Run(); });
   }
 
   template <class Shape>

@@ -1,10 +1,12 @@
 // The arguments of the attention kernels of the class mma16 (docs/numerics.md section 5), and their
 // use of shared memory: plain structs for the host's compiler and a device's.
 //
-// A warp has eight or sixteen query vectors: columns of one or two matrix instructions, whose rows
-// are tokens, then channels. Blocks of one warp compute some splits of a tile and leave a softmax
-// state for each, as those of fma32 do (cuda/kernels/attend.h). Blocks of four warps *fold*: they go
-// through all splits of a tile, lane after lane in the order of the tree, and write outputs.
+// Query vectors are columns of matrix instructions, whose rows are tokens, then channels. Blocks of
+// four warps compute splits in one of two ways. They *fold*: each warp has sixteen query vectors of
+// its own, and they go through all splits of a tile, lane after lane in the order of the tree, and
+// write outputs. Or all have the same eight or sixteen query vectors and share out tokens, then
+// channels, of some splits, and leave a softmax state for each, as those of fma32 do
+// (cuda/kernels/attend.h).
 #ifndef QUIRE_CUDA_KERNELS_MMA_ATTEND_H_
 #define QUIRE_CUDA_KERNELS_MMA_ATTEND_H_
 
@@ -26,15 +28,14 @@ inline constexpr uint32_t kMmaStep = 16;
 inline constexpr uint32_t kMmaColumns = 8;
 inline constexpr uint32_t kQueryTilesMax = 2;
 inline constexpr uint32_t kMmaQueriesMax = kQueryTilesMax * kMmaColumns;
-/// Warps of a block that folds.
+/// Warps of a block.
 inline constexpr uint32_t kMmaWarps = 4;
-constexpr uint32_t WarpsOf(bool folds) { return folds ? kMmaWarps : 1; }
 /// Tokens of K or V in a buffer of shared memory.
-inline constexpr uint32_t kStageTokens = 32;
-inline constexpr uint32_t kStages = kSplitTokens / kStageTokens;
+constexpr uint32_t StageTokensOf(bool folds) { return folds ? 32 : kMmaWarps * kMmaStep; }
+inline constexpr uint32_t kBoxTokensMax = 32;
 /// Blocks that a split's tokens are in, at most: blocks have sixteen tokens at least.
 inline constexpr uint32_t kSplitBlocksMax = kSplitTokens / kMmaStep;
-/// Channels of V that a warp has sums for at a time.
+/// Channels of V that a block has sums for at a time.
 inline constexpr uint32_t kMmaChannels = 128;
 /// Channels come in sixteens, and are at most so many.
 inline constexpr uint32_t kMmaDimStep = kMmaStep;
@@ -44,8 +45,9 @@ inline constexpr uint32_t kMmaDimMax = 256;
 inline constexpr uint32_t kFoldFloats = kMmaChannels / 2 + 8;
 /// States of a tile that wait for their neighbour in the tree.
 inline constexpr uint32_t kFoldLevels = 4;
-/// Shared memory that a block has on every architecture.
+/// Shared memory that a block has on every architecture, and on sm_90.
 inline constexpr uint32_t kMmaSharedMax = 99 << 10;
+inline constexpr uint32_t kSm90SharedMax = 227 << 10;
 
 /// How K and V come into shared memory. It never shows in the bits.
 enum class Staging : uint8_t {
@@ -55,16 +57,18 @@ enum class Staging : uint8_t {
 };
 /// Buffers of a block: while one is multiplied, the others are on their way. Threads that copy wait
 /// for all their copies, so those have two; of boxes any number does.
-constexpr uint32_t BuffersOf(Staging staging) { return staging == Staging::kBulk ? 3 : 2; }
+constexpr uint32_t BuffersOf(bool folds, Staging staging) {
+  return folds && staging == Staging::kBulk ? 3 : 2;
+}
 inline constexpr uint32_t kBuffersMax = 4;
-/// Shared memory of a block that has boxes: half of a processor of sm_90.
-inline constexpr uint32_t kBulkSharedMax = 113 << 10;
 /// Arrays with boxes: K sealed and open, V sealed and open.
 inline constexpr uint32_t kBoxedArrays = 4;
 /// Channels of V of a box.
 inline constexpr uint32_t kBoxChannels = 64;
 /// Tokens of a box, all of one block.
-constexpr uint32_t BoxTokens(uint32_t block_tokens) { return std::min(kStageTokens, block_tokens); }
+constexpr uint32_t BoxTokens(uint32_t block_tokens) {
+  return std::min(kBoxTokensMax, block_tokens);
+}
 
 /// The numbers of sixteen bits in which K and V are multiplied: those that are stored; codes of K
 /// as the blocks that are read open, codes of V as bf16, so that weights with their scales fit.
@@ -92,14 +96,24 @@ constexpr uint64_t WaitingFloats(uint32_t blocks) {
   return uint64_t{blocks} * kFoldLevels * kFoldFloats * kMmaWarps * 32;
 }
 
+/// Blocks that leave states: maxima [warps][query vectors], sums and sums of mids [query vectors],
+/// then weights, first as floats, [query vectors][kWeightStride], then as factors of instructions,
+/// [tokens / 16][query vectors / 8] of 512 bytes.
+inline constexpr uint32_t kWeightStride = kSplitTokens + 8;
+constexpr uint32_t WeightsAt(uint32_t queries) { return (kMmaWarps + 2) * queries * 4; }
+constexpr uint32_t SharedOutBytes(uint32_t queries) {
+  return WeightsAt(queries) + queries * kWeightStride * 4;
+}
+
 /// Where things lie in the shared memory of a block. Eight rows can be read at once: they are as
 /// far apart as it takes, or swizzled.
 struct MmaShared {
   uint32_t buffers = 0;
+  uint32_t queries = 0;        // of the block
   uint32_t query_stride = 0;   // numbers of 16 bits
   uint32_t query_numbers = 0;  // of one array [rows][query_stride]; one for high, one for low parts
   // Of a stage: numbers from row to row, or what its boxes are.
-  uint32_t key_stride = kStageTokens + 8;
+  uint32_t key_stride = 0;
   uint32_t value_stride = 0;
   uint32_t box_tokens = 0;
   uint32_t block_bits = 0;  // log2 of the tokens of a block
@@ -111,7 +125,9 @@ struct MmaShared {
   uint32_t rows_at = 0;     // float [warps][row_floats]
   uint32_t row_floats = 0;
   uint32_t scales_at = 0;  // float [4][kSplitTokens]
-  uint32_t folded_at = 0;  // float [kFoldFloats][threads]
+  uint32_t folded_at = 0;  // of blocks that fold: float [kFoldFloats][threads]
+  // Of others: what their warps tell each other (cuda/kernels/mma_states-inl.h).
+  uint32_t shared_out_at = 0;
   uint32_t stage_at = 0;   // [buffers][stage_bytes]
   uint32_t stage_bytes = 0;
   uint32_t bytes = 0;
@@ -121,13 +137,14 @@ struct MmaShared {
 constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging staging,
                              uint32_t query_tiles = kQueryTilesMax, uint32_t buffers = 0) {
   const bool bulk = staging == Staging::kBulk;
-  const uint32_t warps = WarpsOf(folds);
-  const uint32_t queries = warps * query_tiles * kMmaColumns;
+  const uint32_t tokens = StageTokensOf(folds);
   const uint32_t value_channels = std::min(shape.value.dim, uint32_t{kMmaChannels});
   MmaShared shared;
-  shared.buffers = buffers == 0 || !bulk ? BuffersOf(staging) : buffers;
+  shared.buffers = buffers == 0 || !bulk ? BuffersOf(folds, staging) : buffers;
+  shared.queries = (folds ? kMmaWarps : 1) * query_tiles * kMmaColumns;
   shared.query_stride = shape.key.dim + 8;
-  shared.query_numbers = queries * shared.query_stride;
+  shared.query_numbers = shared.queries * shared.query_stride;
+  shared.key_stride = tokens + 8;
   shared.value_stride = value_channels + 8;
   shared.box_tokens = BoxTokens(shape.key.block_tokens);
   shared.block_bits = static_cast<uint32_t>(std::countr_zero(shape.key.block_tokens));
@@ -136,15 +153,17 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
   shared.flag_at = shared.barriers_at + kBuffersMax * 8;
   shared.slots_at = shared.flag_at + 16;
   shared.visible_at = shared.slots_at + 2 * kSplitBlocksMax * 4;
-  shared.rows_at = shared.visible_at + queries * 8;
+  shared.rows_at = shared.visible_at + shared.queries * 8;
   shared.row_floats = folds || shape.key.rotated ? std::max(shape.key.dim, shape.value.dim) : 0;
-  shared.scales_at = shared.rows_at + warps * shared.row_floats * 4;
+  shared.scales_at = shared.rows_at + kMmaWarps * shared.row_floats * 4;
   shared.folded_at = shared.scales_at + (IsEncoded(shape) ? 4 * kSplitTokens * 4 : 0);
-  const uint32_t end = shared.folded_at + (folds ? kFoldFloats * warps * 32 * 4 : 0);
+  shared.shared_out_at = shared.folded_at;
+  const uint32_t end = shared.folded_at + (folds ? kFoldFloats * kMmaWarps * 32 * 4
+                                                 : SharedOutBytes(shared.queries));
   shared.stage_at = RoundUp(end, bulk ? kBulkAlignment : 16);
   shared.stage_bytes =
-      bulk ? 2 * kStageTokens * std::max(shape.key.dim, RoundUp(value_channels, kBoxChannels))
-           : 2 * std::max(shape.key.dim * shared.key_stride, kStageTokens * shared.value_stride);
+      bulk ? 2 * tokens * std::max(shape.key.dim, RoundUp(value_channels, kBoxChannels))
+           : 2 * std::max(shape.key.dim * shared.key_stride, tokens * shared.value_stride);
   shared.bytes = shared.stage_at + shared.buffers * shared.stage_bytes;
   return shared;
 }

@@ -14,10 +14,11 @@
 
 namespace quire::cuda {
 
-template <class Thread, Staging kStaging>
+template <class Thread, bool kFolds, Staging kStaging>
 class StageBuffers {
  public:
   static constexpr bool kBulk = kStaging == Staging::kBulk;
+  static constexpr uint32_t kTokens = StageTokensOf(kFolds);
 
   QUIRE_KERNEL StageBuffers(Thread& self, const MmaArgs& mma)
       : self_(self), warp_(self), layout_(mma.shared), key_dim_(mma.splits.shape.key.dim) {}
@@ -27,8 +28,9 @@ class StageBuffers {
     warp_.Lanes([&](uint32_t lane) {
       const uint32_t row = lane % 8 + lane / 16 * 8;
       const uint32_t column = lane / 8 % 2 * 8;
-      for (uint32_t t = 0; t < kStepsOfStage; ++t) {
-        key_at_(lane, t) = KeyAt(row, t * kMmaStep + column);
+      for (uint32_t t = 0; t < kKeySteps; ++t) {
+        const uint32_t step = kFolds ? t : warp_.number();
+        key_at_(lane, t) = KeyAt(row, step * kMmaStep + column);
       }
       value_at_(lane, 0) = kBulk ? Swizzled(kBoxChannels, row * kBoxChannels + column)
                                  : row * layout_.value_stride + column;
@@ -47,10 +49,10 @@ class StageBuffers {
   QUIRE_KERNEL void Start(StageArgs stage, uint32_t ahead, Codec type) {
     stage.to = Buffer(ahead);
     if constexpr (kBulk) {
-      warp_.One([&] { Ask<kKeys>(stage, Barriers() + NumberOf(ahead)); });
+      if (warp_.number() == 0) Ask<kKeys>(stage, Barriers() + NumberOf(ahead));
     } else {
       stage.stride = kKeys ? layout_.key_stride : layout_.value_stride;
-      Stager<Thread, kKeys, kStaging == Staging::kDecoded>(self_, warp_, stage).Run(type);
+      Stager<Thread, kTokens, kKeys, kStaging == Staging::kDecoded>(self_, warp_, stage).Run(type);
       self_.CommitCopies();
     }
   }
@@ -79,7 +81,8 @@ class StageBuffers {
   // Rows of LoadMatrices<true>, whose matrices are the first factor of an instruction: the first
   // number of a lane's, from the first of a stage on.
 
-  /// Sixteen tokens of K from `t` times sixteen on, of as many channels from `channel` on.
+  /// Sixteen tokens of K, of the warp's in a stage those of step `t`, of as many channels from
+  /// `channel` on.
   QUIRE_KERNEL uint32_t KeysAt(uint32_t lane, uint32_t t, uint32_t channel) const {
     return key_at_(lane, t) + channel * (kBulk ? layout_.box_tokens : layout_.key_stride);
   }
@@ -90,19 +93,19 @@ class StageBuffers {
     }
     constexpr uint32_t kSteps = kBoxChannels / kMmaStep;
     // Swizzling changes bits that a step has and bits that it has not: they do not meet.
-    return (m / kSteps * kStageTokens + t * kMmaStep) * kBoxChannels +
+    return (m / kSteps * kTokens + t * kMmaStep) * kBoxChannels +
            (value_at_(lane, 0) ^ m % kSteps * kMmaStep);
   }
 
  private:
-  static constexpr uint32_t kStepsOfStage = kStageTokens / kMmaStep;
+  /// Of sixteen tokens of K, that a warp multiplies.
+  static constexpr uint32_t kKeySteps = kFolds ? kTokens / kMmaStep : 1;
 
   /// Eight tokens from `column` on, of one of the first sixteen channels.
   QUIRE_KERNEL uint32_t KeyAt(uint32_t row, uint32_t column) const {
     if constexpr (!kBulk) return row * layout_.key_stride + column;
     const uint32_t width = layout_.box_tokens;
-    const uint32_t box = column >= width ? key_dim_ * width : 0;
-    return box + Swizzled(width, row * width + column % width);
+    return column / width * key_dim_ * width + Swizzled(width, row * width + column % width);
   }
 
   QUIRE_KERNEL uint32_t NumberOf(uint32_t ahead) const {
@@ -122,41 +125,43 @@ class StageBuffers {
 
   /// Every stage has the same boxes. Those that have no slot, or are not read, lie outside of the
   /// array and are zeros.
+  /// By the threads of one warp, a box each.
   template <bool kKeys>
   QUIRE_KERNEL void Ask(const StageArgs& stage, uint64_t* barrier) {
-    const uint32_t tokens = layout_.box_tokens;
     const uint32_t panels = kKeys ? 1 : Panels(stage);
-    const auto head = static_cast<int32_t>(stage.kv_head);
-    self_.ExpectBytes(barrier, 2 * kStageTokens * (kKeys ? stage.channels : panels * kBoxChannels));
-    QUIRE_DEVICE_UNROLL_BY(1)
-    for (uint32_t t = 0; t < kStageTokens; t += tokens) {
+    warp_.Lanes([&](uint32_t lane) {
+      if (lane != 0) return;
+      self_.ExpectBytes(barrier, 2 * kTokens * (kKeys ? stage.channels : panels * kBoxChannels));
+    });
+    warp_.Sync();
+    warp_.Lanes([&](uint32_t lane) {
+      const uint32_t t = lane / panels * layout_.box_tokens;
+      if (t >= kTokens) return;
       const uint32_t block = (stage.first + t) >> stage.block_bits;
       const auto in_block = static_cast<int32_t>(stage.first + t - (block << stage.block_bits));
-      const auto slot_at = static_cast<int32_t>(stage.slots[block]);
+      const auto slot = static_cast<int32_t>(stage.slots[block]);
       static_assert(static_cast<int32_t>(kNoSlot) < 0);
+      const auto head = static_cast<int32_t>(stage.kv_head);
       if constexpr (kKeys) {
         const uint32_t at = t * stage.channels;
-        self_.CopyBulk(stage.to + at, *stage.boxes, {{in_block, 0, head, slot_at}}, barrier);
+        self_.CopyBulk(stage.to + at, *stage.boxes, {{in_block, 0, head, slot}}, barrier);
       } else {
-        QUIRE_DEVICE_UNROLL_BY(1)
-        for (uint32_t panel = 0; panel < panels; ++panel) {
-          const auto channel = static_cast<int32_t>(stage.channel_begin + panel * kBoxChannels);
-          const uint32_t at = (panel * kStageTokens + t) * kBoxChannels;
-          self_.CopyBulk(stage.to + at, *stage.boxes, {{channel, in_block, head, slot_at}},
-                         barrier);
-        }
+        const uint32_t panel = lane % panels;
+        const auto channel = static_cast<int32_t>(stage.channel_begin + panel * kBoxChannels);
+        const uint32_t at = (panel * kTokens + t) * kBoxChannels;
+        self_.CopyBulk(stage.to + at, *stage.boxes, {{channel, in_block, head, slot}}, barrier);
       }
-    }
+    });
   }
 
   /// Of a box that is read in part, the tokens that are not written yet.
   QUIRE_KERNEL void ClearBehindEnd(const StageArgs& stage) {
-    if (stage.first >= stage.end || stage.first + kStageTokens <= stage.end) return;
+    if (stage.first >= stage.end || stage.first + kTokens <= stage.end) return;
     const uint32_t begin = stage.end - stage.first;
-    const uint32_t words = (kStageTokens - begin) * kBoxChannels / 2;  // of a panel
+    const uint32_t words = (kTokens - begin) * kBoxChannels / 2;  // of a panel
     auto* const rows = reinterpret_cast<uint32_t*>(Buffer(0) + begin * kBoxChannels);
     warp_.Share(Panels(stage) * words, [&](uint32_t i) {
-      rows[i / words * (kStageTokens * kBoxChannels / 2) + i % words] = 0;
+      rows[i / words * (kTokens * kBoxChannels / 2) + i % words] = 0;
     });
     self_.FenceBulk();
   }
@@ -167,7 +172,7 @@ class StageBuffers {
   const uint32_t key_dim_;
   uint32_t next_ = 0;    // buffer that is entered
   uint32_t parity_ = 0;  // of its barrier's phase
-  Fragment<uint32_t, kStepsOfStage> key_at_;
+  Fragment<uint32_t, kKeySteps> key_at_;
   Fragment<uint32_t, 1> value_at_;
 };
 

@@ -17,7 +17,8 @@
 namespace quire::cuda {
 
 /// kTiles: of kMmaColumns query vectors that a warp has. A lane has values of two of each tile.
-template <class Thread, uint32_t kWarps, uint32_t kTiles>
+/// kGroups: of a warp each, or one that all warps have.
+template <class Thread, uint32_t kGroups, uint32_t kTiles>
 class MmaQueries {
  public:
   static constexpr uint32_t kOfWarp = kTiles * kMmaColumns;
@@ -38,15 +39,10 @@ class MmaQueries {
     self_.Sync();  // the tile before is done with its own
     warp_.One([&] { *Flag() = 0; });
     self_.Sync();
-    const uint32_t words = shape_.key.dim / 2;
     if (shape_.key.rotated) {
       LoadRotated();
     } else {
-      warp_.Share(kWarps * kOfWarp * words, [&](uint32_t i) {
-        const uint32_t q = i / words;
-        const uint32_t d = i % words * 2;
-        Store(q, d, ValueAt(q, d), ValueAt(q, d + 1));
-      });
+      LoadPlain();
     }
     self_.Sync();
     has_low_ = *Flag() != 0;
@@ -54,7 +50,7 @@ class MmaQueries {
 
   /// Of query vector `r` of a lane.
   QUIRE_KERNEL uint32_t NumberOf(uint32_t lane, uint32_t r) const {
-    return warp_.number() * kOfWarp + r / 2 * kMmaColumns + lane % 4 * 2 + r % 2;
+    return Group() * kOfWarp + r / 2 * kMmaColumns + lane % 4 * 2 + r % 2;
   }
 
   /// Whether any low part is not zero.
@@ -73,7 +69,7 @@ class MmaQueries {
   /// begin at WordOf(s, n). Steps may lie behind the last channel.
   QUIRE_KERNEL Fragment<uint32_t, 4> Columns(const uint16_t* queries, uint32_t k) const {
     const uint16_t* const from =
-        queries + uint64_t{warp_.number()} * kOfWarp * layout_.query_stride + k;
+        queries + uint64_t{Group()} * kOfWarp * layout_.query_stride + k;
     return LoadMatrices<false>([&](uint32_t lane) {
       const uint32_t tile = kTiles == 1 ? 0 : lane / 16;
       const uint32_t channels = kTiles == 1 ? lane / 8 : lane / 8 % 2;
@@ -125,19 +121,40 @@ class MmaQueries {
     return reinterpret_cast<uint32_t*>(self_.shared() + layout_.flag_at);
   }
 
-  QUIRE_KERNEL float ValueAt(uint32_t q, uint32_t d) const {
-    if (q >= tile_->queries()) return 0.0f;
+  QUIRE_KERNEL uint32_t Group() const { return kGroups == 1 ? 0 : warp_.number(); }
+
+  /// [key.dim]; null: the tile has no such query vector.
+  QUIRE_KERNEL const float* Vector(uint32_t q) const {
+    if (q >= tile_->queries()) return nullptr;
     const uint32_t head = tile_->head_begin + q % tile_->heads;
-    return RowOf(args_, *tile_, q).queries[uint64_t{head} * shape_.key.dim + d];
+    return RowOf(args_, *tile_, q).queries + uint64_t{head} * shape_.key.dim;
+  }
+
+  // A warp has every fourth query vector, so that all of a lane's loads are of one.
+
+  QUIRE_KERNEL void LoadPlain() {
+    QUIRE_DEVICE_UNROLL_BY(1)
+    for (uint32_t q = warp_.number(); q < kGroups * kOfWarp; q += kMmaWarps) {
+      const float* const from = Vector(q);
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL_BY(2)
+        for (uint32_t d = lane * 2; d < shape_.key.dim; d += 2 * kWarpLanes) {
+          const bool none = from == nullptr;
+          Store(q, d, none ? 0.0f : from[d], none ? 0.0f : from[d + 1]);
+        }
+      });
+    }
   }
 
   QUIRE_KERNEL void LoadRotated() {
     float* const row = reinterpret_cast<float*>(self_.shared() + layout_.rows_at) +
                        uint64_t{warp_.number()} * layout_.row_floats;
-    for (uint32_t r = 0; r < kOfWarp; ++r) {
-      const uint32_t q = warp_.number() * kOfWarp + r;
+    for (uint32_t q = warp_.number(); q < kGroups * kOfWarp; q += kMmaWarps) {
+      const float* const from = Vector(q);
       warp_.Lanes([&](uint32_t lane) {
-        for (uint32_t d = lane; d < shape_.key.dim; d += kWarpLanes) row[d] = ValueAt(q, d);
+        for (uint32_t d = lane; d < shape_.key.dim; d += kWarpLanes) {
+          row[d] = from == nullptr ? 0.0f : from[d];
+        }
       });
       warp_.Sync();
       RotateByWarp(warp_, row, shape_.key.dim);

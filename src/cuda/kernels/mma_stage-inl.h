@@ -17,14 +17,14 @@
 
 namespace quire::cuda {
 
-/// kStageTokens tokens of one KV head.
+/// Some tokens of one KV head.
 struct StageArgs {
   const StreamLayout* stream = nullptr;
   const BlockTable* table = nullptr;
   const uint32_t* slots = nullptr;  // of the split's blocks, in shared memory
   uint32_t block_bits = 0;          // log2 of a block's tokens
   uint32_t kv_head = 0;
-  uint32_t first = 0;          // token of the split; a multiple of kStageTokens
+  uint32_t first = 0;          // token of the split; a multiple of the stage's
   uint32_t end = 0;            // tokens from here on are not read; of V they are zeros
   uint32_t channel_begin = 0;  // of V; a multiple of kMmaChannels
   uint32_t channels = 0;
@@ -34,7 +34,7 @@ struct StageArgs {
 };
 
 /// kKeys: rows of `to` are channels, else tokens. kEncoded: there may be codes.
-template <class Thread, bool kKeys, bool kEncoded>
+template <class Thread, uint32_t kTokens, bool kKeys, bool kEncoded>
 class Stager {
  public:
   QUIRE_KERNEL Stager(Thread& self, const Warp<Thread>& warp, const StageArgs& args)
@@ -51,7 +51,7 @@ class Stager {
   }
 
  private:
-  static constexpr uint32_t kColumns = kStageTokens / codec::kTileLanes;
+  static constexpr uint32_t kColumns = kTokens / codec::kTileLanes;
 
   QUIRE_KERNEL uint32_t TokenOf(uint32_t column) const {
     return args_.first + column * codec::kTileLanes;
@@ -74,7 +74,7 @@ class Stager {
 
   QUIRE_KERNEL void Copy() {
     const uint32_t runs = kKeys ? 2 * kColumns : args_.channels / 8;  // eight numbers each
-    const uint32_t rows = kKeys ? args_.channels : kStageTokens;
+    const uint32_t rows = kKeys ? args_.channels : kTokens;
     warp_.Share(rows * runs, [&](uint32_t i) {
       const uint32_t row = i / runs;
       const uint32_t run = i % runs;
@@ -90,7 +90,7 @@ class Stager {
   }
 
   QUIRE_KERNEL void Transpose() {
-    warp_.Share(kStageTokens * args_.channels, [&](uint32_t i) {
+    warp_.Share(kTokens * args_.channels, [&](uint32_t i) {
       const uint32_t channel = i % args_.channels;
       const uint32_t token = i / args_.channels;
       const uint32_t column = token / codec::kTileLanes;

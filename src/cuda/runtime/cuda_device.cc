@@ -105,9 +105,10 @@ class CudaDevice final : public Device {
  public:
   using Streams = std::array<cudaStream_t, std::size(kStreams)>;
 
-  CudaDevice(int number, uint32_t capability, const Streams& streams)
+  CudaDevice(int number, uint32_t capability, uint32_t shared_bytes_max, const Streams& streams)
       : number_(number),
         target_(fmt::format("sm_{}", capability)),
+        shared_bytes_max_(shared_bytes_max),
         has_bulk_copies_(HasBulkCopies(capability)),
         streams_(streams),
         stream_(StreamOf(Stream::kCompute)),
@@ -122,6 +123,7 @@ class CudaDevice final : public Device {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   std::string_view target() const override { return target_; }
+  uint32_t shared_bytes_max() const override { return shared_bytes_max_; }
 
   Result<void*> Allocate(uint64_t bytes) override {
     Enter();
@@ -220,7 +222,7 @@ class CudaDevice final : public Device {
   }
   void Launch(const MmaArgs& args, const MmaLaunch& how) override {
     Enter();
-    Note(LaunchMmaSplits(args, how, stream_));
+    Note(LaunchMma(args, how, stream_));
   }
   void Launch(const FoldArgs& args, uint32_t vectors) override {
     Enter();
@@ -297,6 +299,7 @@ class CudaDevice final : public Device {
 
   const int number_;
   const std::string target_;
+  const uint32_t shared_bytes_max_;
   const bool has_bulk_copies_;
   const Streams streams_;
   const cudaStream_t stream_;  // of kCompute
@@ -360,7 +363,8 @@ Result<std::unique_ptr<Device>> OpenDevice(uint32_t number) {
     }
     return IoError("create stream", error);
   }
-  return std::make_unique<CudaDevice>(device, capability, streams);
+  return std::make_unique<CudaDevice>(
+      device, capability, static_cast<uint32_t>(properties.sharedMemPerBlockOptin), streams);
 }
 
 Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number, const BackendOptions& options) {

@@ -14,7 +14,7 @@ namespace quire::cuda {
 
 // Each returns the result of Launched (cuda/runtime/launched.h); 0: the launch is enqueued.
 int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* stream);
-int LaunchMmaSplits(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream);
+int LaunchMma(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream);
 int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream);
 int LaunchWrite(const WriteArgs& args, CUstream_st* stream);
 int LaunchRead(const ReadArgs& args, CUstream_st* stream);

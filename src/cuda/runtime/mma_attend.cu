@@ -1,7 +1,8 @@
 // The attention kernels of the class mma16 as device code: of blocks that fold and of those that
 // leave states, each for every way in which K and V come. With codes their codec is asked for as
 // they go.
-#include "cuda/kernels/mma_splits-inl.h"
+#include "cuda/kernels/mma_folded-inl.h"
+#include "cuda/kernels/mma_states-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
@@ -9,8 +10,11 @@
 namespace quire::cuda {
 namespace {
 
-// So many blocks share a processor: a thread may have all the registers that it can name.
-constexpr int BlocksOf(bool folds) { return folds ? 2 : 8; }
+constexpr uint32_t kThreads = kMmaWarps * kWarpLanes;
+// So many blocks share a processor. Those that fold may have all the registers that a thread can
+// name.
+constexpr int kFoldedBlocks = 2;
+constexpr int BlocksOf(uint32_t tiles) { return tiles == 1 ? 4 : 3; }
 
 // Architectures without bulk copies have an empty kernel that is never launched.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -19,44 +23,42 @@ constexpr bool kHasBulkCopies = false;
 constexpr bool kHasBulkCopies = true;
 #endif
 
-template <bool kFolds, Staging kStaging, uint32_t kTiles>
-__global__ void __launch_bounds__(WarpsOf(kFolds) * kWarpLanes, BlocksOf(kFolds))
-    RunMmaSplits(const __grid_constant__ MmaArgs args) {
+template <Staging kStaging>
+__global__ void __launch_bounds__(kThreads, kFoldedBlocks)
+    RunMmaFolded(const __grid_constant__ MmaArgs args) {
   if constexpr (kStaging != Staging::kBulk || kHasBulkCopies) {
     CudaThread self;
-    MmaSplits<CudaThread, kFolds, kStaging, kTiles>(self, args).Run();
+    MmaFolded<CudaThread, kStaging>(self, args).Run();
   }
 }
 
-template <bool kFolds, Staging kStaging, uint32_t kTiles>
-int Launch(const MmaArgs& args, uint32_t blocks, CUstream_st* stream) {
-  return Start(kFolds ? "RunMmaSplits that folds" : "RunMmaSplits",
-               RunMmaSplits<kFolds, kStaging, kTiles>,
-               {blocks, WarpsOf(kFolds) * kWarpLanes, args.shared.bytes}, stream, args);
+template <Staging kStaging, uint32_t kTiles>
+__global__ void __launch_bounds__(kThreads, BlocksOf(kTiles))
+    RunMmaStates(const __grid_constant__ MmaArgs args) {
+  if constexpr (kStaging != Staging::kBulk || kHasBulkCopies) {
+    CudaThread self;
+    MmaStates<CudaThread, kStaging, kTiles>(self, args).Run();
+  }
 }
 
-template <bool kFolds, Staging kStaging>
+template <Staging kStaging>
 int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  if constexpr (!kFolds) {
-    if (how.query_tiles == 1) return Launch<kFolds, kStaging, 1>(args, how.blocks, stream);
-  }
-  return Launch<kFolds, kStaging, kQueryTilesMax>(args, how.blocks, stream);
-}
-
-template <bool kFolds>
-int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  switch (how.staging) {
-    case Staging::kDecoded: return Launch<kFolds, Staging::kDecoded>(args, how, stream);
-    case Staging::kCopied: return Launch<kFolds, Staging::kCopied>(args, how, stream);
-    case Staging::kBulk: return Launch<kFolds, Staging::kBulk>(args, how, stream);
-  }
-  return cudaErrorInvalidValue;
+  const Grid grid{how.blocks, kThreads, args.shared.bytes};
+  if (how.folds) return Start("RunMmaFolded", RunMmaFolded<kStaging>, grid, stream, args);
+  return how.query_tiles == 1
+             ? Start("RunMmaStates", RunMmaStates<kStaging, 1>, grid, stream, args)
+             : Start("RunMmaStates", RunMmaStates<kStaging, kQueryTilesMax>, grid, stream, args);
 }
 
 }  // namespace
 
-int LaunchMmaSplits(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  return how.folds ? Launch<true>(args, how, stream) : Launch<false>(args, how, stream);
+int LaunchMma(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
+  switch (how.staging) {
+    case Staging::kDecoded: return Launch<Staging::kDecoded>(args, how, stream);
+    case Staging::kCopied: return Launch<Staging::kCopied>(args, how, stream);
+    case Staging::kBulk: return Launch<Staging::kBulk>(args, how, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace quire::cuda

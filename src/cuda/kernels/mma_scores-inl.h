@@ -1,0 +1,244 @@
+// Scores of query vectors with the tokens of a split (docs/numerics.md section 5), in registers of
+// the warp that has them. Of a stage's tokens a warp has all, or a share of sixteen.
+#ifndef QUIRE_CUDA_KERNELS_MMA_SCORES_INL_H_
+#define QUIRE_CUDA_KERNELS_MMA_SCORES_INL_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/mma_query-inl.h"
+#include "cuda/kernels/mma_reader-inl.h"
+#include "cuda/kernels/warp-inl.h"
+
+namespace quire::cuda {
+
+template <uint32_t kCount, uint32_t kLow, typename F>
+QUIRE_KERNEL void WithHalf([[maybe_unused]] uint32_t i, const F& f) {
+  if constexpr (kCount > 4) {
+    if (i >= 4) return f(std::integral_constant<uint32_t, kLow + 4>());
+  }
+  f(std::integral_constant<uint32_t, kLow>());
+}
+/// f(constant) of `i`, which is below kCount: what is indexed with a constant is in registers.
+template <uint32_t kCount, typename F>
+QUIRE_KERNEL void WithConstant(uint32_t i, const F& f) {
+  static_assert(kCount == 4 || kCount == 8);
+  switch (i % 4) {
+    case 0: return WithHalf<kCount, 0>(i, f);
+    case 1: return WithHalf<kCount, 1>(i, f);
+    case 2: return WithHalf<kCount, 2>(i, f);
+    default: return WithHalf<kCount, 3>(i, f);
+  }
+}
+
+/// kTiles: of kMmaColumns query vectors. Warps that fold have query vectors of their own and all
+/// tokens; others have tokens of their own and share the query vectors.
+template <class Thread, bool kFolds, Staging kStaging, uint32_t kTiles>
+class MmaScores {
+ public:
+  using Queries = MmaQueries<Thread, kFolds ? kMmaWarps : 1, kTiles>;
+  using Reader = SplitReader<Thread, kFolds, kStaging>;
+  static constexpr uint32_t kStages = Reader::kStages;
+  static constexpr uint32_t kQueries = Queries::kOfLane;
+  /// Of sixteen tokens, of a stage, that the warp has.
+  static constexpr uint32_t kSteps = kFolds ? Reader::kTokens / kMmaStep : 1;
+  // Of a lane: [step of sixteen tokens][tile][token / 8 % 2][query % 2].
+  static constexpr uint32_t kOfStep = kTiles * 4;
+  static constexpr uint32_t kOfStage = kSteps * kOfStep;
+  static constexpr uint32_t kCount = kStages * kOfStage;
+
+  QUIRE_KERNEL MmaScores(Thread& self, const MmaArgs& mma)
+      : warp_(self), mma_(mma), shape_(mma.splits.shape), queries_(self, mma), reader_(self, mma) {}
+
+  QUIRE_KERNEL Reader& reader() { return reader_; }
+  QUIRE_KERNEL void LoadQueries() {
+    queries_.Load(reader_.tile());
+    if constexpr (Reader::kEncoded) {
+      if (mma_.key_mids) query_sum_ = queries_.Sums();
+    }
+  }
+
+  /// Query vector of score `i`: as one of the lane's, and of the tile's.
+  QUIRE_KERNEL static constexpr uint32_t QueryOf(uint32_t i) { return i % kOfStep / 4 * 2 + i % 2; }
+  QUIRE_KERNEL uint32_t NumberOf(uint32_t lane, uint32_t r) const {
+    return queries_.NumberOf(lane, r);
+  }
+  /// The step of sixteen tokens that score `i` is of, and its token.
+  QUIRE_KERNEL uint32_t StepOf(uint32_t i) const {
+    return i / kOfStage * (Reader::kTokens / kMmaStep) + FirstStep() + i % kOfStage / kOfStep;
+  }
+  QUIRE_KERNEL uint32_t TokenOf(uint32_t lane, uint32_t i) const {
+    return StepOf(i) * kMmaStep + i / 2 % 2 * 8 + lane / 4;
+  }
+
+  /// Scores; those that are not seen are kNothingSeen.
+  QUIRE_KERNEL float& At(uint32_t lane, uint32_t i) { return scores_(lane, i); }
+
+  /// Of the split that was started.
+  QUIRE_KERNEL void Find() {
+    if (!reader_.all_sealed()) {
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < kCount; ++i) scores_(lane, i) = kNothingSeen;
+      });
+    }
+    QUIRE_DEVICE_UNROLL_BY(1)
+    for (uint32_t form = 0; form < 2; ++form) {
+      const bool open = form != 0;
+      if (!reader_.NeedsAny(Reader::KeyKind(open))) continue;
+      Score(open);
+    }
+  }
+
+  /// The largest of each query vector.
+  QUIRE_KERNEL Fragment<float, kQueries> Largest() const {
+    Fragment<float, kQueries> max;
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t r = 0; r < kQueries; ++r) max(lane, r) = kNothingSeen;
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        max(lane, QueryOf(i)) = Max(max(lane, QueryOf(i)), scores_(lane, i));
+      }
+    });
+    for (uint32_t mask = 16; mask >= 4; mask /= 2) {
+      const auto other = warp_.Exchanged(max, mask);
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t r = 0; r < kQueries; ++r) max(lane, r) = Max(max(lane, r), other(lane, r));
+      });
+    }
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t r = 0; r < kQueries; ++r) max(lane, r) += 0.0f;
+    });
+    return max;
+  }
+
+ private:
+  /// Of the warp, in each stage.
+  QUIRE_KERNEL uint32_t FirstStep() const { return kFolds ? 0 : warp_.number(); }
+
+  QUIRE_KERNEL void Score(bool open) {
+    QUIRE_DEVICE_UNROLL_BY(1)
+    for (uint32_t j = 0; j < kStages; ++j) {
+      const uint32_t number = Reader::StageOf(Reader::KeyKind(open), j);
+      if (!reader_.IsNeeded(number)) continue;
+      const uint16_t* const keys = reader_.template EnterStage<true>(number);
+      Fragment<float, kOfStage> sums;
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < kOfStage; ++i) sums(lane, i) = 0.0f;
+      });
+      With16(TypeOfKeys(shape_, open), [&](auto type) {
+        if (queries_.has_low()) {
+          MultiplyKeys<type.value, true>(keys, open, sums);
+        } else {
+          MultiplyKeys<type.value, false>(keys, open, sums);
+        }
+      });
+      KeepScores(j, open, sums);
+    }
+  }
+
+  template <Codec kType, bool kLow>
+  QUIRE_KERNEL void MultiplyKeys(const uint16_t* keys, bool open, Fragment<float, kOfStage>& sums) {
+    const uint32_t dim = shape_.key.dim;
+    const uint16_t* const queries = queries_.High(open);
+    constexpr uint32_t kChannels = Queries::kSteps * kMmaStep;
+    QUIRE_DEVICE_UNROLL_BY(2)
+    for (uint32_t k = 0; k + kChannels <= dim; k += kChannels) {
+      MultiplyChannels<kType, kLow, Queries::kSteps>(keys, queries, k, sums);
+    }
+    if constexpr (Queries::kSteps > 1) {
+      if (dim % kChannels != 0) {
+        MultiplyChannels<kType, kLow, 1>(keys, queries, dim - kMmaStep, sums);
+      }
+    }
+  }
+
+  /// kDepth times sixteen channels.
+  template <Codec kType, bool kLow, uint32_t kDepth>
+  QUIRE_KERNEL void MultiplyChannels(const uint16_t* keys, const uint16_t* queries, uint32_t k,
+                                     Fragment<float, kOfStage>& sums) {
+    const auto high = queries_.Columns(queries, k);
+    Fragment<uint32_t, 4> low;
+    if constexpr (kLow) low = queries_.Columns(queries_.LowOf(queries), k);
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t step = 0; step < kDepth; ++step) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t t = 0; t < kSteps; ++t) {
+        const auto tokens = LoadMatrices<true>([&](uint32_t lane) {
+          return keys + reader_.buffers().KeysAt(lane, t, k + step * kMmaStep);
+        });
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t n = 0; n < kTiles; ++n) {
+          const uint32_t at = t * kOfStep + n * 4;
+          MultiplyAdd<kType>(sums, at, tokens, high, Queries::WordOf(step, n));
+          if constexpr (kLow) {
+            MultiplyAdd<kType>(sums, at, tokens, low, Queries::WordOf(step, n));
+          }
+        }
+      }
+    }
+  }
+
+  QUIRE_KERNEL void KeepScores(uint32_t j, bool open, Fragment<float, kOfStage>& sums) {
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kOfStage; ++i) {
+        const uint32_t t = TokenOf(lane, j * kOfStage + i);
+        float value = sums(lane, i) * shape_.scale;
+        if (Reader::kEncoded && !open && mma_.key_mids) {
+          value = Fma(reader_.Scales(0)[t], value,
+                      reader_.Scales(1)[t] * query_sum_(lane, QueryOf(i)));
+        } else if (!open && reader_.KeyEncodes()) {
+          value = value * reader_.Scales(0)[t];
+        }
+        sums(lane, i) = value;
+      }
+    });
+    if (reader_.all_sealed()) return KeepAll(j, sums);
+    Fragment<uint32_t, 1> read;  // bit i: score i is
+    warp_.Lanes([&](uint32_t lane) {
+      read(lane, 0) = 0;
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kOfStage; ++i) {
+        const uint32_t q = queries_.NumberOf(lane, QueryOf(i));
+        if (reader_.IsRead(q, TokenOf(lane, j * kOfStage + i), open)) read(lane, 0) |= 1u << i;
+      }
+    });
+    WithConstant<kStages>(j, [&](auto stage) {
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < kOfStage; ++i) {
+          if ((read(lane, 0) >> i & 1u) == 0) continue;
+          scores_(lane, stage.value * kOfStage + i) = sums(lane, i);
+        }
+      });
+    });
+  }
+  QUIRE_KERNEL void KeepAll(uint32_t j, const Fragment<float, kOfStage>& sums) {
+    WithConstant<kStages>(j, [&](auto stage) {
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < kOfStage; ++i) {
+          scores_(lane, stage.value * kOfStage + i) = sums(lane, i);
+        }
+      });
+    });
+  }
+
+  const Warp<Thread> warp_;
+  const MmaArgs& mma_;
+  const AttentionShape& shape_;
+  Queries queries_;
+  Reader reader_;
+  Fragment<float, kQueries> query_sum_;
+  Fragment<float, kCount> scores_;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_KERNELS_MMA_SCORES_INL_H_

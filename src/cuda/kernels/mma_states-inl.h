@@ -1,0 +1,299 @@
+// The kernel of the class mma16 whose blocks leave the states of splits (cuda/kernels/mma_attend.h),
+// in the order of docs/numerics.md section 5.
+//
+// All warps of a block have the same query vectors. Each has the scores of a quarter of the tokens;
+// they tell each other maxima and weights in shared memory; then each has the sums of a quarter of
+// the channels. So a split is computed by 128 threads, whatever its query vectors are.
+#ifndef QUIRE_CUDA_KERNELS_MMA_STATES_INL_H_
+#define QUIRE_CUDA_KERNELS_MMA_STATES_INL_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/scalar.h"
+#include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/mma_reader-inl.h"
+#include "cuda/kernels/mma_scores-inl.h"
+#include "cuda/kernels/warp-inl.h"
+
+namespace quire::cuda {
+
+/// kTiles: of kMmaColumns query vectors.
+template <class Thread, Staging kStaging, uint32_t kTiles>
+class MmaStates {
+ public:
+  QUIRE_KERNEL MmaStates(Thread& self, const MmaArgs& mma)
+      : self_(self),
+        warp_(self),
+        mma_(mma),
+        shape_(mma.splits.shape),
+        told_(reinterpret_cast<float*>(self.shared() + mma.shared.shared_out_at)),
+        scores_(self, mma) {}
+
+  QUIRE_KERNEL void Run() {
+    reader().Open();
+    const BlockWork work = mma_.splits.work[self_.block()];
+    reader().FindTile(work.tile);
+    const Tile& tile = reader().tile();
+    const uint64_t end = std::min(work.split + mma_.splits.splits_per_block, tile.split_end);
+    reader().StartSplit(work.split);
+    scores_.LoadQueries();  // while the first tokens are on their way
+    for (uint64_t split = work.split;;) {
+      scores_.Find();
+      Weigh();
+      const uint64_t states = tile.states_begin + (split - tile.split_begin) * tile.queries();
+      for (uint32_t group = 0; group * kMmaChannels < shape_.value.dim; ++group) {
+        SumValues(group);
+        Leave(states, group);
+      }
+      if (++split >= end) return;
+      reader().StartSplit(split);
+    }
+  }
+
+ private:
+  using Scores = MmaScores<Thread, /*kFolds=*/false, kStaging, kTiles>;
+  using Reader = typename Scores::Reader;
+  static constexpr bool kEncoded = Reader::kEncoded;
+  static constexpr uint32_t kStages = Scores::kStages;
+  static constexpr uint32_t kQueries = Scores::kQueries;
+  static constexpr uint32_t kOfBlock = kTiles * kMmaColumns;
+  static constexpr uint32_t kStepsOfStage = Reader::kTokens / kMmaStep;
+  /// Of sixteen channels, that a warp has of a group.
+  static constexpr uint32_t kSteps = kMmaChannels / kMmaStep / kMmaWarps;
+  static constexpr uint32_t kSums = kSteps * kTiles * 4;  // of a lane
+
+  // No member: a reference to a part of this would keep all of it in memory.
+  QUIRE_KERNEL Reader& reader() { return scores_.reader(); }
+
+  // Sums of a lane: [step of sixteen channels][tile][channel / 8 % 2][query % 2].
+  QUIRE_KERNEL static constexpr uint32_t SumAt(uint32_t step, uint32_t tile) {
+    return (step * kTiles + tile) * 4;
+  }
+
+  // What warps tell each other.
+
+  QUIRE_KERNEL float& MaxOf(uint32_t warp, uint32_t q) const { return told_[warp * kOfBlock + q]; }
+  QUIRE_KERNEL float& SumOf(uint32_t q) const { return told_[kMmaWarps * kOfBlock + q]; }
+  QUIRE_KERNEL float& MidSumOf(uint32_t q) const { return told_[(kMmaWarps + 1) * kOfBlock + q]; }
+  QUIRE_KERNEL float* Told() const { return told_ + WeightsAt(kOfBlock) / 4; }
+  QUIRE_KERNEL float& WeightOf(uint32_t q, uint32_t t) const {
+    return Told()[q * kWeightStride + t];
+  }
+  /// Sixteen bytes of every lane: high and low parts of the weights of sixteen tokens.
+  struct alignas(16) Words {
+    uint32_t word[4];
+  };
+  QUIRE_KERNEL Words& FactorsOf(uint32_t step, uint32_t tile, uint32_t lane) const {
+    return reinterpret_cast<Words*>(Told())[(step * kTiles + tile) * kWarpLanes + lane];
+  }
+
+  /// Scores become weights, of V's codes times their scales.
+  QUIRE_KERNEL void Weigh() {
+    max_ = scores_.Largest();
+    warp_.Lanes([&](uint32_t lane) {
+      if (lane / 4 != 0) return;
+      for (uint32_t r = 0; r < kQueries; ++r) {
+        MaxOf(warp_.number(), scores_.NumberOf(lane, r)) = max_(lane, r);
+      }
+    });
+    self_.Sync();
+    warp_.Lanes([&](uint32_t lane) {
+      float base[kQueries];  // finite, so that what is not seen has the weight 0
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t r = 0; r < kQueries; ++r) {
+        const uint32_t q = scores_.NumberOf(lane, r);
+        max_(lane, r) = MaxOf(0, q);
+        for (uint32_t w = 1; w < kMmaWarps; ++w) max_(lane, r) = Max(max_(lane, r), MaxOf(w, q));
+        base[r] = max_(lane, r) == kNothingSeen ? 0.0f : max_(lane, r);
+      }
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < Scores::kCount; ++i) {
+        const uint32_t r = Scores::QueryOf(i);
+        const uint32_t q = scores_.NumberOf(lane, r);
+        const uint32_t t = scores_.TokenOf(lane, i);
+        const float weight = attention::Exp(scores_.At(lane, i) - base[r]);
+        WeightOf(q, t) = weight;
+        scores_.At(lane, i) =
+            reader().ValueEncodes() && IsSealed(q, t) ? weight * reader().Scales(2)[t] : weight;
+      }
+    });
+    self_.Sync();
+    AddWeights();
+  }
+  QUIRE_KERNEL bool IsSealed(uint32_t q, uint32_t t) {
+    return reader().all_sealed() || !reader().IsOpen(q, t);
+  }
+
+  /// A lane has one of the sixteen partial sums of a query vector of each tile (docs/numerics.md,
+  /// StridedSum and Tree16).
+  QUIRE_KERNEL void AddWeights() {
+    const bool mids = kEncoded && mma_.value_mids;
+    Fragment<float, kTiles * 2> sums;  // [weights, mids][tile]
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t n = 0; n < kTiles; ++n) {
+        const uint32_t q = n * kMmaColumns + warp_.number() * 2 + lane / kPartials;
+        float sum = 0.0f;
+        float mid = 0.0f;
+        QUIRE_DEVICE_UNROLL_BY(8)
+        for (uint32_t t = lane % kPartials; t < kSplitTokens; t += kPartials) {
+          const float weight = WeightOf(q, t);
+          sum += weight;
+          if (mids && IsSealed(q, t)) mid = Fma(weight, reader().Scales(3)[t], mid);
+        }
+        sums(lane, n) = sum;
+        sums(lane, kTiles + n) = mid;
+      }
+    });
+    for (uint32_t mask = kPartials / 2; mask > 0; mask /= 2) {
+      const auto other = warp_.Exchanged(sums, mask);
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < kTiles * 2; ++i) sums(lane, i) += other(lane, i);
+      });
+    }
+    warp_.Lanes([&](uint32_t lane) {
+      if (lane % kPartials != 0) return;
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t n = 0; n < kTiles; ++n) {
+        const uint32_t q = n * kMmaColumns + warp_.number() * 2 + lane / kPartials;
+        SumOf(q) = sums(lane, n);
+        MidSumOf(q) = sums(lane, kTiles + n);
+      }
+    });
+  }
+
+  // Values.
+
+  QUIRE_KERNEL void SumValues(uint32_t group) {
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kSums; ++i) out_(lane, i) = 0.0f;
+    });
+    const uint32_t channels =
+        std::min(shape_.value.dim - group * kMmaChannels, uint32_t{kMmaChannels});
+    QUIRE_DEVICE_UNROLL_BY(1)
+    for (uint32_t form = 0; form < 2; ++form) {
+      const bool open = form != 0;
+      if (!reader().NeedsAny(Reader::ValueKind(group, open))) continue;
+      self_.Sync();  // nobody reads what is told there any more
+      With16(TypeOfValues(shape_, open), [&](auto type) { TellFactors<type.value>(open); });
+      self_.Sync();
+      With16(TypeOfValues(shape_, open),
+             [&](auto type) { AddValues<type.value>(group, channels, open); });
+    }
+    if (!kEncoded || !mma_.value_mids) return;
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kSums; ++i) {
+        out_(lane, i) += MidSumOf(scores_.NumberOf(lane, Scores::QueryOf(i)));
+      }
+    });
+  }
+
+  /// Weights that are read in this form; others are zeros.
+  template <Codec kType>
+  QUIRE_KERNEL void TellFactors(bool open) {
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t first = 0; first < Scores::kCount; first += 4) {  // of a step and tile
+      Fragment<uint32_t, 4> words;                                   // high, high, low, low
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < 2; ++i) {
+          float two[2];
+          QUIRE_DEVICE_UNROLL
+          for (uint32_t x = 0; x < 2; ++x) {
+            const uint32_t at = first + i * 2 + x;
+            const bool is_read =
+                reader().all_sealed() ||
+                reader().IsOpen(scores_.NumberOf(lane, Scores::QueryOf(at)),
+                               scores_.TokenOf(lane, at)) == open;
+            two[x] = is_read ? scores_.At(lane, at) : 0.0f;
+          }
+          const HighLow both = Split16<kType>(two[0], two[1]);
+          words(lane, i) = both.high;
+          words(lane, 2 + i) = both.low;
+        }
+      });
+      words = Transposed(words);
+      warp_.Lanes([&](uint32_t lane) {
+        FactorsOf(scores_.StepOf(first), first / 4 % kTiles, lane) = {
+            {words(lane, 0), words(lane, 1), words(lane, 2), words(lane, 3)}};
+      });
+    }
+  }
+
+  template <Codec kType>
+  QUIRE_KERNEL void AddValues(uint32_t group, uint32_t channels, bool open) {
+    QUIRE_DEVICE_UNROLL_BY(1)
+    for (uint32_t j = 0; j < kStages; ++j) {
+      const uint32_t number = Reader::StageOf(Reader::ValueKind(group, open), j);
+      if (!reader().IsNeeded(number)) continue;
+      const uint16_t* const values = reader().template EnterStage<false>(number);
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t t = 0; t < kStepsOfStage; ++t) {
+        Fragment<uint32_t, 4> factors[kTiles];
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t n = 0; n < kTiles; ++n) {
+          warp_.Lanes([&](uint32_t lane) {
+            const Words words = FactorsOf(j * kStepsOfStage + t, n, lane);
+            for (uint32_t i = 0; i < 4; ++i) factors[n](lane, i) = words.word[i];
+          });
+        }
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t m = 0; m < kSteps; ++m) {
+          const uint32_t step = warp_.number() * kSteps + m;
+          if (step * kMmaStep >= channels) continue;
+          const auto rows = LoadMatrices<true>(
+              [&](uint32_t lane) { return values + reader().buffers().ValuesAt(lane, t, step); });
+          QUIRE_DEVICE_UNROLL
+          for (uint32_t n = 0; n < kTiles; ++n) {
+            MultiplyAdd<kType>(out_, SumAt(m, n), rows, factors[n], 0);
+            MultiplyAdd<kType>(out_, SumAt(m, n), rows, factors[n], 2);
+          }
+        }
+      }
+    }
+  }
+
+  /// The state of a split, with the sums of a group of channels.
+  QUIRE_KERNEL void Leave(uint64_t states, uint32_t group) {
+    const SplitStates& to = mma_.splits.states;
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t r = 0; r < kQueries; ++r) {
+        const uint32_t q = scores_.NumberOf(lane, r);
+        if (q >= reader().tile().queries()) continue;
+        if (group == 0 && warp_.number() == 0 && lane / 4 == 0) {
+          to.max[states + q] = max_(lane, r);
+          to.sum[states + q] = SumOf(q);
+        }
+        if (max_(lane, r) == kNothingSeen) continue;
+        float* const out = to.out + (states + q) * shape_.value.dim;
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < kSteps * 2; ++i) {
+          const uint32_t step = warp_.number() * kSteps + i / 2;
+          const uint32_t channel =
+              group * kMmaChannels + step * kMmaStep + i % 2 * 8 + lane / 4;
+          if (channel >= shape_.value.dim) continue;
+          out[channel] = out_(lane, SumAt(i / 2, r / 2) + i % 2 * 2 + r % 2);
+        }
+      }
+    });
+  }
+
+  Thread& self_;
+  const Warp<Thread> warp_;
+  const MmaArgs& mma_;
+  const AttentionShape& shape_;
+  float* const told_;
+  Scores scores_;  // then weights
+
+  Fragment<float, kQueries> max_;
+  Fragment<float, kSums> out_;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_KERNELS_MMA_STATES_INL_H_
