@@ -85,16 +85,15 @@ struct OnDevice {
   /// Devices read no codes open: the last rows of each sequence have their own blocks in bf16.
   Result<void> OpenLastBlocks(const Shape& of) {
     const uint32_t blocks = DivUp(of.rows, sequence->block_tokens());
-    QUIRE_ASSIGN(opened, DecodedSequence::Create(
-                             Codec::kBf16, blocks * of.batch * sequence->block_tokens(), 1));
+    QUIRE_ASSIGN(opened, DecodedSequence::Create(Codec::kBf16,
+                                                 blocks * of.batch * sequence->block_tokens(), 1));
     opened_slots.assign(sequence->blocks(), kNoSlot);
     for (uint32_t i = 0; i < of.batch; ++i) {
       const uint64_t end = tables.sealed.indptr[i + 1];
       for (uint32_t b = 0; b < blocks; ++b) opened_slots[end - blocks + b] = i * blocks + b;
     }
     QUIRE_TRY(opened_memory.Reserve(opened->bytes()));
-    tables.open =
-        opened->Tables({tables.sealed.indptr, of.batch + 1}, opened_slots.data()).open;
+    tables.open = opened->Tables({tables.sealed.indptr, of.batch + 1}, opened_slots.data()).open;
     device.CopyIn(tables.open.base, opened->bytes(), opened_memory.as<void>());
     tables.open.base = opened_memory.as<std::byte>();
     return {};
@@ -113,13 +112,7 @@ struct OnDevice {
   }
 
   OnDevice(cuda::Device& of, cuda::Arithmetic in)
-      : device(of),
-        arithmetic(in),
-        slots(of),
-        opened_memory(of),
-        queries(of),
-        out(of),
-        sink(of) {}
+      : device(of), arithmetic(in), slots(of), opened_memory(of), queries(of), out(of), sink(of) {}
 
   double Seconds(const std::function<void()>& body) {
     return Must(device.Seconds(cuda::Stream::kCompute, body));
@@ -245,15 +238,15 @@ std::vector<Case> DeviceAttentionCases(cuda::Backend& backend) {
   }
   for (const uint32_t buffers : {2u, 3u, 4u}) {
     for (const uint32_t blocks : {2048u, 4096u, 16'384u}) {
-      cases.push_back({.name = fmt::format("sweep/bf16/4096/b32/g8/buffers{}/blocks{}/{}", buffers,
-                                           blocks, target),
-                       .prepare = [=, &backend] {
-                         return Decode(backend, {.tokens = 4096,
-                                                 .batch = 32,
-                                                 .group = 8,
-                                                 .options = {.buffers = buffers,
-                                                             .blocks_wanted = blocks}});
-                       }});
+      cases.push_back(
+          {.name =
+               fmt::format("sweep/bf16/4096/b32/g8/buffers{}/blocks{}/{}", buffers, blocks, target),
+           .prepare = [=, &backend] {
+             return Decode(backend, {.tokens = 4096,
+                                     .batch = 32,
+                                     .group = 8,
+                                     .options = {.buffers = buffers, .blocks_wanted = blocks}});
+           }});
     }
   }
   for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {

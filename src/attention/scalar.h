@@ -40,8 +40,8 @@ constexpr float Exp(float x) {
   p = std::fma(p, r, kExp0);
   const float y = std::fma(p, r * r, r) + 1.0f;
   // The low bits of `shifted` are n; the bits above them leave at the top.
-  const auto scaled = std::bit_cast<float>(std::bit_cast<uint32_t>(y) +
-                                           (std::bit_cast<uint32_t>(shifted) << 23));
+  const auto scaled =
+      std::bit_cast<float>(std::bit_cast<uint32_t>(y) + (std::bit_cast<uint32_t>(shifted) << 23));
   return x < kExpArgumentMin ? 0.0f : scaled;  // chosen at the end: lanes of a device stay together
 }
 

@@ -174,9 +174,13 @@ class DeviceAttention final : public AttentionBackend {
   void AddWaves(const BlockTables& tables, std::span<const AttentionTask> tasks, SentPlan& plan) {
     if (tasks.empty()) return;
     static_assert(kTileQueriesMax == kMmaQueriesMax);
+    const bool lanes =
+        options_.arithmetic == Arithmetic::kMma16 && plan.shape.value.dim <= kMmaChannels;
     const AttendPlan made =
         MakePlan(plan.shape, tables, tasks,
-                 {.states = kStatesBytes / StateBytes(plan.shape), .blocks_wanted = options_.blocks_wanted});
+                 {.states = kStatesBytes / StateBytes(plan.shape),
+                  .blocks_wanted = options_.blocks_wanted,
+                  .lane_blocks_wanted = lanes ? options_.lane_blocks_wanted : 0});
     plan.queries_max = made.queries_max;
     plan.states_max = made.states_max;
     AddLaunches(made, plan.waves);

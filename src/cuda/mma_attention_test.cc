@@ -38,8 +38,13 @@ class MmaAttention : public DeviceAttentionTest {
     DeviceAttentionTest::SetUp();
     if (device_ == nullptr) return;
     folding_ = MakeAttention(*device_, {.arithmetic = Arithmetic::kMma16, .folded_tiles_min = 1});
-    leaving_ =
-        MakeAttention(*device_, {.arithmetic = Arithmetic::kMma16, .folded_tiles_min = UINT32_MAX});
+    const auto leaving = [&](uint32_t lane_blocks_wanted) {
+      return MakeAttention(*device_, {.arithmetic = Arithmetic::kMma16,
+                                      .folded_tiles_min = UINT32_MAX,
+                                      .lane_blocks_wanted = lane_blocks_wanted});
+    };
+    leaving_ = leaving(UINT32_MAX);
+    by_lanes_ = leaving(1);
   }
 
   /// Rows in calls of `chunk` each.
@@ -68,13 +73,15 @@ class MmaAttention : public DeviceAttentionTest {
     const AttentionTask task = sequence.Task(first, rows, queries.data(), nullptr);
     EXPECT_LT(ErrorOf(got, attention::ReferenceAttention(shape, sequence.tables(), task)),
               kErrorMax);
+    EXPECT_TRUE(SameBits(Compute(*leaving_, shape, sequence, first, rows, queries), got));
+    EXPECT_TRUE(SameBits(Compute(*by_lanes_, shape, sequence, first, rows, queries), got));
     if (rows == 1) return;
     EXPECT_TRUE(SameBits(InChunks(*folding_, shape, sequence, first, rows, queries, 1), got));
-    EXPECT_TRUE(SameBits(Compute(*leaving_, shape, sequence, first, rows, queries), got));
   }
 
   std::unique_ptr<AttentionBackend> folding_;
   std::unique_ptr<AttentionBackend> leaving_;
+  std::unique_ptr<AttentionBackend> by_lanes_;
 };
 
 const std::vector<Codec> kCodecsOf16 = {Codec::kF16,     Codec::kBf16, Codec::kFp8E4m3,
@@ -180,15 +187,18 @@ TEST_F(MmaAttention, OpenBlocks) {
 // Cases that a fold must keep apart: more splits than lanes, tiles of several rows of several
 // heads.
 TEST_F(MmaAttention, LongContexts) {
-  const AttentionShape shape = MakeShape({.kv_heads = 1,
-                                          .group = 4,
-                                          .key_dim = 16,
-                                          .value_dim = 16,
-                                          .block_tokens = 64,
-                                          .key_codec = Codec::kBf16,
-                                          .value_codec = Codec::kBf16,
-                                          .rotated = true});
+  AttentionShape shape = MakeShape({.kv_heads = 1,
+                                    .group = 4,
+                                    .key_dim = 16,
+                                    .value_dim = 16,
+                                    .block_tokens = 64,
+                                    .key_codec = Codec::kBf16,
+                                    .value_codec = Codec::kBf16,
+                                    .rotated = true});
   TestSequence sequence(shape, 10'000, false, &prng_);
+  ExpectRight(shape, sequence, 9'970, 7);
+  shape.window_tokens = 2'000;  // sinks by lanes, then the window
+  shape.sink_tokens = 5'000;
   ExpectRight(shape, sequence, 9'970, 7);
 }
 
@@ -229,11 +239,12 @@ TEST_F(MmaAttention, Cascades) {
       want.insert(want.end(), alone.begin(), alone.end());
     }
     EXPECT_TRUE(SameBits(Compute(*folding_, shape, cascade), want));
+    EXPECT_TRUE(SameBits(Compute(*by_lanes_, shape, cascade), want));
   }
 }
 
 TEST_F(MmaAttention, APlanServesEveryLayer) {
-  for (AttentionBackend* const backend : {folding_.get(), leaving_.get()}) {
+  for (AttentionBackend* const backend : {folding_.get(), leaving_.get(), by_lanes_.get()}) {
     for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
       ExpectPlansAsCalls(*backend,
                          {.kv_heads = 2,
@@ -335,6 +346,7 @@ RC_GTEST_FIXTURE_PROP(MmaAttention, NearTheReferenceHoweverItIsCut, ()) {
       RandomFloats(size_t{rows} * shape.query_heads * shape.key.dim, &prng_);
   const auto got = Compute(*folding_, shape, sequence, first, rows, queries);
   RC_ASSERT(SameBits(InChunks(*leaving_, shape, sequence, first, rows, queries, chunk), got));
+  RC_ASSERT(SameBits(InChunks(*by_lanes_, shape, sequence, first, rows, queries, chunk), got));
   const AttentionTask task = sequence.Task(first, rows, queries.data(), nullptr);
   RC_ASSERT(ErrorOf(got, attention::ReferenceAttention(shape, sequence.tables(), task)) <
             kErrorMax);

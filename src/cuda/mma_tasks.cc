@@ -68,8 +68,9 @@ Result<void> SupportsMma(const AttentionShape& shape, uint32_t shared_bytes_max)
   const Staging staging = IsEncoded(shape) ? Staging::kDecoded : Staging::kCopied;
   const uint32_t bytes = SharedOf(shape, /*folds=*/false, staging).bytes;
   if (bytes > shared_bytes_max) {
-    return Cannot(fmt::format("{} and {} channels take {} bytes of the device's shared memory, of {}",
-                              shape.key.dim, shape.value.dim, bytes, shared_bytes_max));
+    return Cannot(
+        fmt::format("{} and {} channels take {} bytes of the device's shared memory, of {}",
+                    shape.key.dim, shape.value.dim, bytes, shared_bytes_max));
   }
   return {};
 }

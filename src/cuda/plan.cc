@@ -42,6 +42,7 @@ class Planner {
 
   AttendPlan Make() {
     AddRows();
+    by_lanes_ = limits_.lane_blocks_wanted != 0 && LaneBlocks() >= limits_.lane_blocks_wanted;
     std::vector<bool> in_cascade(tasks_.size(), false);
     for (const attention::Cascade& cascade :
          attention::FindCascades(shape_, tables_.sealed, tasks_)) {
@@ -83,6 +84,19 @@ class Planner {
   }
 
  private:
+  /// Blocks of threads that there are if each has a lane of a tile.
+  uint64_t LaneBlocks() const {
+    const uint32_t rows_at_once = std::max(1u, limits_.tile_queries / group_);
+    const uint32_t tiles_of_head = DivUp(group_, limits_.tile_queries);
+    uint64_t blocks = 0;
+    for (const AttentionTask& task : tasks_) {
+      const SplitRange splits = attention::SplitsOf(task);
+      blocks += uint64_t{DivUp(task.rows, rows_at_once)} * shape_.key.heads * tiles_of_head *
+                std::min<uint64_t>(kLanes, splits.end - std::min(splits.begin, splits.end));
+    }
+    return blocks;
+  }
+
   void AddRows() {
     for (const AttentionTask& task : tasks_) {
       first_rows_.push_back(static_cast<uint32_t>(plan_.rows.size()));
@@ -187,22 +201,28 @@ class Planner {
   }
 
   /// A tile for every KV head, or several where it has many query heads. Segment `segment` of the
-  /// vector of (row, query head) becomes the tile's splits.
+  /// vector of (row, query head) becomes the tile's splits. Lanes begin with the first segment of a
+  /// vector that has no states from before.
   template <typename VectorOf>
   void AddTiles(Tile tile, size_t segment, const VectorOf& vector_of) {
     Wave& wave = plan_.waves.back();
-    const uint64_t splits = tile.split_end - tile.split_begin;
-    if (splits == 0) return;
+    uint64_t states = tile.split_end - tile.split_begin;
+    if (states == 0) return;
+    tile.by_lanes = by_lanes_ && segment == 0 && states > kLanes;
+    for (uint32_t q = 0; tile.by_lanes && q < tile.rows; ++q) {
+      tile.by_lanes = wave.vectors[vector_of(q, 0)].from.lanes == 0;
+    }
+    if (tile.by_lanes) states = kLanes;
     for (uint32_t head = 0; head < shape_.query_heads; head += tile.heads) {
       tile.head_begin = head;
       tile.heads = std::min(limits_.tile_queries, group_ - head % group_);
       tile.states_begin = wave.states;
       for (uint32_t q = 0; q < tile.queries(); ++q) {
         const uint64_t vector = vector_of(q / tile.heads, head + q % tile.heads);
-        wave.vectors[vector].segments[segment] = {tile.split_begin, tile.split_end,
+        wave.vectors[vector].segments[segment] = {tile.split_begin, tile.split_begin + states,
                                                   tile.states_begin + q, tile.queries()};
       }
-      wave.states += splits * tile.queries();
+      wave.states += states * tile.queries();
       plan_.states_max = std::max(plan_.states_max, wave.states);
       plan_.queries_max = std::max(plan_.queries_max, tile.queries());
       wave.tiles.push_back(tile);
@@ -214,10 +234,12 @@ class Planner {
     for (const Tile& tile : wave.tiles) splits += tile.split_end - tile.split_begin;
     wave.splits_per_block = static_cast<uint32_t>(
         std::clamp<uint64_t>(splits / std::max(1u, blocks_wanted), 1, kSplitsPerBlockMax));
-    for (uint32_t tile = 0; tile < wave.tiles.size(); ++tile) {
-      uint64_t split = wave.tiles[tile].split_begin;
-      for (; split < wave.tiles[tile].split_end; split += wave.splits_per_block) {
-        wave.work.push_back({.tile = tile, .split = split});
+    for (uint32_t number = 0; number < wave.tiles.size(); ++number) {
+      const Tile& tile = wave.tiles[number];
+      const uint64_t end = tile.by_lanes ? tile.split_begin + kLanes : tile.split_end;
+      const uint32_t at_once = tile.by_lanes ? 1 : wave.splits_per_block;
+      for (uint64_t split = tile.split_begin; split < end; split += at_once) {
+        wave.work.push_back({.tile = number, .split = split});
       }
     }
   }
@@ -227,6 +249,7 @@ class Planner {
   const std::span<const AttentionTask> tasks_;
   const PlanLimits limits_;
   const uint32_t group_;
+  bool by_lanes_ = false;
   std::vector<uint32_t> first_rows_;  // of each task
   AttendPlan plan_;
 };

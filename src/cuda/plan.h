@@ -31,6 +31,9 @@ struct PlanLimits {
   uint64_t states = 0;         // of a wave; one row with all its heads, or a cascade, may have more
   uint32_t blocks_wanted = 0;  // of threads, that keep the device busy
   uint32_t tile_queries = kTileQueriesMax;
+  // So many blocks of threads, of a lane each, keep the device busy: they fold the splits of their
+  // lane. 0: none do.
+  uint32_t lane_blocks_wanted = 0;
 };
 
 /// Needs: tasks that are valid (attention/plan.h)

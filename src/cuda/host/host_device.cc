@@ -201,9 +201,8 @@ class HostDevice final : public Device {
       Run(how.blocks, kMmaWarps, args.shared.bytes,
           [args](Thread& self) { MmaStates<Thread, kStaging, 1>(self, args).Run(); });
     } else {
-      Run(how.blocks, kMmaWarps, args.shared.bytes, [args](Thread& self) {
-        MmaStates<Thread, kStaging, kQueryTilesMax>(self, args).Run();
-      });
+      Run(how.blocks, kMmaWarps, args.shared.bytes,
+          [args](Thread& self) { MmaStates<Thread, kStaging, kQueryTilesMax>(self, args).Run(); });
     }
   }
 

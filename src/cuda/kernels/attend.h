@@ -45,12 +45,15 @@ struct Tile {
   uint64_t position_max = 0;
   uint64_t split_begin = 0;
   uint64_t split_end = 0;
-  uint64_t states_begin = 0;  // [splits, rows, heads] from here on
+  // [splits, rows, heads] from here on. By lanes: a block of threads folds the splits of one lane,
+  // so there are [kLanes, rows, heads], in the order of the first splits (class mma16).
+  uint64_t states_begin = 0;
+  bool by_lanes = false;
 
   constexpr uint32_t queries() const { return rows * heads; }
 };
 
-/// What a block of threads computes: splits of one tile from `split` on.
+/// What a block of threads computes: splits of one tile from `split` on, or those of its lane.
 struct BlockWork {
   uint32_t tile = 0;
   uint64_t split = 0;

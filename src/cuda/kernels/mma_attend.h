@@ -128,7 +128,7 @@ struct MmaShared {
   uint32_t folded_at = 0;  // of blocks that fold: float [kFoldFloats][threads]
   // Of others: what their warps tell each other (cuda/kernels/mma_states-inl.h).
   uint32_t shared_out_at = 0;
-  uint32_t stage_at = 0;   // [buffers][stage_bytes]
+  uint32_t stage_at = 0;  // [buffers][stage_bytes]
   uint32_t stage_bytes = 0;
   uint32_t bytes = 0;
 };
@@ -158,8 +158,8 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
   shared.scales_at = shared.rows_at + kMmaWarps * shared.row_floats * 4;
   shared.folded_at = shared.scales_at + (IsEncoded(shape) ? 4 * kSplitTokens * 4 : 0);
   shared.shared_out_at = shared.folded_at;
-  const uint32_t end = shared.folded_at + (folds ? kFoldFloats * kMmaWarps * 32 * 4
-                                                 : SharedOutBytes(shared.queries));
+  const uint32_t end = shared.folded_at +
+                       (folds ? kFoldFloats * kMmaWarps * 32 * 4 : SharedOutBytes(shared.queries));
   shared.stage_at = RoundUp(end, bulk ? kBulkAlignment : 16);
   shared.stage_bytes =
       bulk ? 2 * tokens * std::max(shape.key.dim, RoundUp(value_channels, kBoxChannels))

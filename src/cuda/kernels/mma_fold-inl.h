@@ -51,8 +51,8 @@ class MmaFold {
       QUIRE_DEVICE_UNROLL
       for (uint32_t r = 0; r < kQueries; ++r) {
         Factors f;
-        if (!Join(lane, r, At(running_, lane, kMax + r), At(running_, lane, kSum + r),
-                  max(lane, r), sum(lane, r), &f)) {
+        if (!Join(lane, r, At(running_, lane, kMax + r), At(running_, lane, kSum + r), max(lane, r),
+                  sum(lane, r), &f)) {
           continue;
         }
         QUIRE_DEVICE_UNROLL
@@ -108,7 +108,7 @@ class MmaFold {
 
  private:
   static constexpr uint32_t kThreads = kMmaWarps * kWarpLanes;
-  static constexpr uint32_t kChannels = kMmaChannels / 8;   // of each
+  static constexpr uint32_t kChannels = kMmaChannels / 8;  // of each
   static constexpr uint32_t kMax = kQueries * kChannels;
   static constexpr uint32_t kSum = kMax + kQueries;
   static_assert(kSum + kQueries == kFoldFloats);

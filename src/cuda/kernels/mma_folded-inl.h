@@ -23,11 +23,7 @@ template <class Thread, Staging kStaging>
 class MmaFolded {
  public:
   QUIRE_KERNEL MmaFolded(Thread& self, const MmaArgs& mma)
-      : self_(self),
-        warp_(self),
-        mma_(mma),
-        shape_(mma.splits.shape),
-        scores_(self, mma) {}
+      : self_(self), warp_(self), mma_(mma), shape_(mma.splits.shape), scores_(self, mma) {}
 
   QUIRE_KERNEL void Run() {
     reader().Open();
@@ -143,7 +139,8 @@ class MmaFolded {
     if (!kEncoded || !mma_.value_mids) return;
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
-      for (uint32_t i = 0; i < kSums; ++i) out_(lane, i) += mid_sum_(lane, i % (kTiles * 4) / 4 * 2 + i % 2);
+      for (uint32_t i = 0; i < kSums; ++i)
+        out_(lane, i) += mid_sum_(lane, i % (kTiles * 4) / 4 * 2 + i % 2);
     });
   }
 

@@ -68,8 +68,7 @@ class MmaQueries {
   /// The second factor of instructions, of channels from `k` on: the words of step s and tile n
   /// begin at WordOf(s, n). Steps may lie behind the last channel.
   QUIRE_KERNEL Fragment<uint32_t, 4> Columns(const uint16_t* queries, uint32_t k) const {
-    const uint16_t* const from =
-        queries + uint64_t{Group()} * kOfWarp * layout_.query_stride + k;
+    const uint16_t* const from = queries + uint64_t{Group()} * kOfWarp * layout_.query_stride + k;
     return LoadMatrices<false>([&](uint32_t lane) {
       const uint32_t tile = kTiles == 1 ? 0 : lane / 16;
       const uint32_t channels = kTiles == 1 ? lane / 8 : lane / 8 % 2;

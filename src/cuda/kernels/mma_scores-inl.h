@@ -191,8 +191,8 @@ class MmaScores {
         const uint32_t t = TokenOf(lane, j * kOfStage + i);
         float value = sums(lane, i) * shape_.scale;
         if (Reader::kEncoded && !open && mma_.key_mids) {
-          value = Fma(reader_.Scales(0)[t], value,
-                      reader_.Scales(1)[t] * query_sum_(lane, QueryOf(i)));
+          value =
+              Fma(reader_.Scales(0)[t], value, reader_.Scales(1)[t] * query_sum_(lane, QueryOf(i)));
         } else if (!open && reader_.KeyEncodes()) {
           value = value * reader_.Scales(0)[t];
         }

@@ -35,18 +35,30 @@ class MmaStates {
     const BlockWork work = mma_.splits.work[self_.block()];
     reader().FindTile(work.tile);
     const Tile& tile = reader().tile();
-    const uint64_t end = std::min(work.split + mma_.splits.splits_per_block, tile.split_end);
+    const uint32_t step = tile.by_lanes ? kLanes : 1;
+    const uint64_t end = tile.by_lanes
+                             ? tile.split_end
+                             : std::min(work.split + mma_.splits.splits_per_block, tile.split_end);
     reader().StartSplit(work.split);
     scores_.LoadQueries();  // while the first tokens are on their way
     for (uint64_t split = work.split;;) {
       scores_.Find();
       Weigh();
       const uint64_t states = tile.states_begin + (split - tile.split_begin) * tile.queries();
+      const bool is_last = split + step >= end;
       for (uint32_t group = 0; group * kMmaChannels < shape_.value.dim; ++group) {
         SumValues(group);
-        Leave(states, group);
+        TakeSums();
+        if (!tile.by_lanes) {
+          Leave(states, group);
+        } else {
+          Fold(split == work.split);
+          if (is_last)
+            Leave(tile.states_begin + (work.split - tile.split_begin) * tile.queries(), 0);
+        }
       }
-      if (++split >= end) return;
+      if (is_last) return;
+      split += step;
       reader().StartSplit(split);
     }
   }
@@ -69,6 +81,11 @@ class MmaStates {
   // Sums of a lane: [step of sixteen channels][tile][channel / 8 % 2][query % 2].
   QUIRE_KERNEL static constexpr uint32_t SumAt(uint32_t step, uint32_t tile) {
     return (step * kTiles + tile) * 4;
+  }
+
+  /// Channel `i` of a lane's, eight apart, of its query vector r.
+  QUIRE_KERNEL static constexpr uint32_t SumOfChannel(uint32_t i, uint32_t r) {
+    return SumAt(i / 2, r / 2) + i % 2 * 2 + r % 2;
   }
 
   // What warps tell each other.
@@ -197,7 +214,7 @@ class MmaStates {
   QUIRE_KERNEL void TellFactors(bool open) {
     QUIRE_DEVICE_UNROLL
     for (uint32_t first = 0; first < Scores::kCount; first += 4) {  // of a step and tile
-      Fragment<uint32_t, 4> words;                                   // high, high, low, low
+      Fragment<uint32_t, 4> words;                                  // high, high, low, low
       warp_.Lanes([&](uint32_t lane) {
         QUIRE_DEVICE_UNROLL
         for (uint32_t i = 0; i < 2; ++i) {
@@ -205,10 +222,9 @@ class MmaStates {
           QUIRE_DEVICE_UNROLL
           for (uint32_t x = 0; x < 2; ++x) {
             const uint32_t at = first + i * 2 + x;
-            const bool is_read =
-                reader().all_sealed() ||
-                reader().IsOpen(scores_.NumberOf(lane, Scores::QueryOf(at)),
-                               scores_.TokenOf(lane, at)) == open;
+            const bool is_read = reader().all_sealed() ||
+                                 reader().IsOpen(scores_.NumberOf(lane, Scores::QueryOf(at)),
+                                                 scores_.TokenOf(lane, at)) == open;
             two[x] = is_read ? scores_.At(lane, at) : 0.0f;
           }
           const HighLow both = Split16<kType>(two[0], two[1]);
@@ -218,8 +234,8 @@ class MmaStates {
       });
       words = Transposed(words);
       warp_.Lanes([&](uint32_t lane) {
-        FactorsOf(scores_.StepOf(first), first / 4 % kTiles, lane) = {
-            {words(lane, 0), words(lane, 1), words(lane, 2), words(lane, 3)}};
+        FactorsOf(scores_.StepOf(first), first / 4 % kTiles,
+                  lane) = {{words(lane, 0), words(lane, 1), words(lane, 2), words(lane, 3)}};
       });
     }
   }
@@ -257,6 +273,41 @@ class MmaStates {
     }
   }
 
+  QUIRE_KERNEL void TakeSums() {
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t r = 0; r < kQueries; ++r) sum_(lane, r) = SumOf(scores_.NumberOf(lane, r));
+    });
+  }
+
+  /// The state becomes Merge(those of the lane before, this one).
+  QUIRE_KERNEL void Fold(bool is_first) {
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t r = 0; r < kQueries; ++r) {
+        const float before = is_first ? kNothingSeen : folded_max_(lane, r);
+        const float now = max_(lane, r);
+        if (before == kNothingSeen) continue;
+        const bool both = now != kNothingSeen;
+        const float max = both ? Max(before, now) : before;
+        const float first = attention::Exp(before - max);
+        const float second = attention::Exp(now - max);
+        max_(lane, r) = max;
+        sum_(lane, r) =
+            both ? Fma(folded_sum_(lane, r), first, sum_(lane, r) * second) : folded_sum_(lane, r);
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < kSteps * 2; ++i) {
+          const float folded = folded_out_(lane, SumOfChannel(i, r));
+          float& out = out_(lane, SumOfChannel(i, r));
+          out = both ? Fma(folded, first, out * second) : folded;
+        }
+      }
+    });
+    folded_max_ = max_;
+    folded_sum_ = sum_;
+    folded_out_ = out_;
+  }
+
   /// The state of a split, with the sums of a group of channels.
   QUIRE_KERNEL void Leave(uint64_t states, uint32_t group) {
     const SplitStates& to = mma_.splits.states;
@@ -267,17 +318,16 @@ class MmaStates {
         if (q >= reader().tile().queries()) continue;
         if (group == 0 && warp_.number() == 0 && lane / 4 == 0) {
           to.max[states + q] = max_(lane, r);
-          to.sum[states + q] = SumOf(q);
+          to.sum[states + q] = sum_(lane, r);
         }
         if (max_(lane, r) == kNothingSeen) continue;
         float* const out = to.out + (states + q) * shape_.value.dim;
         QUIRE_DEVICE_UNROLL
         for (uint32_t i = 0; i < kSteps * 2; ++i) {
           const uint32_t step = warp_.number() * kSteps + i / 2;
-          const uint32_t channel =
-              group * kMmaChannels + step * kMmaStep + i % 2 * 8 + lane / 4;
+          const uint32_t channel = group * kMmaChannels + step * kMmaStep + i % 2 * 8 + lane / 4;
           if (channel >= shape_.value.dim) continue;
-          out[channel] = out_(lane, SumAt(i / 2, r / 2) + i % 2 * 2 + r % 2);
+          out[channel] = out_(lane, SumOfChannel(i, r));
         }
       }
     });
@@ -291,7 +341,12 @@ class MmaStates {
   Scores scores_;  // then weights
 
   Fragment<float, kQueries> max_;
+  Fragment<float, kQueries> sum_;
   Fragment<float, kSums> out_;
+  // Of the lane's splits so far.
+  Fragment<float, kQueries> folded_max_;
+  Fragment<float, kQueries> folded_sum_;
+  Fragment<float, kSums> folded_out_;
 };
 
 }  // namespace quire::cuda

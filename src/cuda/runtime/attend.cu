@@ -56,8 +56,8 @@ int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* s
 }
 
 int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream) {
-  return Start("RunFold", RunFold, {vectors, kFoldThreads, FoldSharedBytes(args.value.dim)},
-               stream, args);
+  return Start("RunFold", RunFold, {vectors, kFoldThreads, FoldSharedBytes(args.value.dim)}, stream,
+               args);
 }
 
 }  // namespace quire::cuda
