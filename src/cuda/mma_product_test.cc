@@ -94,7 +94,7 @@ TEST_P(MmaProducts, RowsDoNotKnowOfEachOther) {
   const auto x = Numbers(size_t{kRows} * kK);
   const auto bias = Numbers(kN);
   const auto want = Product(w, x, kN, kK, bias, GetParam());
-  for (const uint32_t chunk : {1u, 5u, 16u, 17u, 64u}) {
+  for (const uint32_t chunk : {1u, 5u, 16u, 17u, 33u, 64u}) {  // every shape of blocks
     std::vector<float> got;
     for (uint32_t row = 0; row < kRows; row += chunk) {
       const uint32_t end = std::min(kRows, row + chunk);

@@ -158,8 +158,9 @@ class HostDevice final : public Device {
           [args](Thread& self) { Kernel(self, args).Run(); });
   }
   void Launch(const MatmulArgs& args) override {
-    if (args.mma && args.rows <= FewRows::kRows) return Product<FewRows>(args);
-    if (args.mma) return Product<ManyRows>(args);
+    if (args.mma) {
+      return WithProductShape(args.rows, [&](auto shape) { Product<decltype(shape)>(args); });
+    }
     Run(MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes,
         [args](Thread& self) { MatmulKernel<Thread>(self, args).Run(); });
   }

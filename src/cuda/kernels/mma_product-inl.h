@@ -32,9 +32,20 @@ struct ProductShape {
   static_assert(kSharedBytes <= kMmaSharedMax);
 };
 
-/// One warp for each panel where rows are few, so that many blocks read weights at once.
+/// Where rows are few a block has one warp and one panel, so that many blocks read weights at once.
 using FewRows = ProductShape<1, 1, 1, 4>;
+using MoreRows = ProductShape<1, 2, 1, 4>;
+using TileOfRows = ProductShape<2, 4, 1, 3>;
 using ManyRows = ProductShape<4, 4, 2, 3>;
+
+/// f(shape) of a product of so many rows. It never shows in the bits.
+template <typename F>
+auto WithProductShape(uint32_t rows, const F& f) {
+  if (rows <= FewRows::kRows) return f(FewRows());
+  if (rows <= MoreRows::kRows) return f(MoreRows());
+  if (rows <= TileOfRows::kRows) return f(TileOfRows());
+  return f(ManyRows());
+}
 
 template <class Shape>
 constexpr uint32_t ProductBlocks(const MatmulArgs& args) {

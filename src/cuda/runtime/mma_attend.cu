@@ -14,7 +14,9 @@ constexpr uint32_t kThreads = kMmaWarps * kWarpLanes;
 // So many blocks share a processor. Those that fold may have all the registers that a thread can
 // name.
 constexpr int kFoldedBlocks = 2;
-constexpr int BlocksOf(uint32_t tiles) { return tiles == 1 ? 4 : 3; }
+constexpr int BlocksOf(Staging staging, uint32_t tiles) {
+  return tiles == 1 && staging != Staging::kDecoded ? 4 : 3;
+}
 
 // Architectures without bulk copies have an empty kernel that is never launched.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -33,7 +35,7 @@ __global__ void __launch_bounds__(kThreads, kFoldedBlocks)
 }
 
 template <Staging kStaging, uint32_t kTiles>
-__global__ void __launch_bounds__(kThreads, BlocksOf(kTiles))
+__global__ void __launch_bounds__(kThreads, BlocksOf(kStaging, kTiles))
     RunMmaStates(const __grid_constant__ MmaArgs args) {
   if constexpr (kStaging != Staging::kBulk || kHasBulkCopies) {
     CudaThread self;

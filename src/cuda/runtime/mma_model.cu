@@ -24,8 +24,8 @@ int Launch(const MatmulArgs& args, CUstream_st* stream) {
 }  // namespace
 
 int LaunchMmaProduct(const MatmulArgs& args, CUstream_st* stream) {
-  return args.rows <= FewRows::kRows ? Launch<FewRows>(args, stream)
-                                     : Launch<ManyRows>(args, stream);
+  return WithProductShape(args.rows,
+                          [&](auto shape) { return Launch<decltype(shape)>(args, stream); });
 }
 
 }  // namespace quire::cuda
