@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <unordered_map>
 #include <vector>
 
 #include "base/bits.h"
 #include "cuda/sender.h"
+#include "env/host_buffer.h"
 
 namespace quire::cuda {
 namespace {
@@ -17,7 +19,7 @@ using model::ModelConfig;
 using model::PackedMatrix;
 using model::Rows;
 
-constexpr uint32_t kLogitRows = 64;  // at a time
+constexpr uint32_t kLogitRows = 32;  // at a time
 
 constexpr Round RoundOf(ComputeType type) { return static_cast<Round>(type); }
 static_assert(RoundOf(ComputeType::kF32) == Round::kF32 &&
@@ -34,7 +36,9 @@ class DeviceOperators final : public model::Operators {
         tokens_(device),
         angles_(device),
         wanted_(device),
-        logits_(device) {
+        logits_(device),
+        host_logits_(device.host_allocator(),
+                     uint64_t{kLogitRows} * model.config.vocab * sizeof(float), "logits") {
     for (auto& rows : rows_) rows = std::make_unique<DeviceBuffer>(device);
   }
   ~DeviceOperators() override {
@@ -169,12 +173,14 @@ class DeviceOperators final : public model::Operators {
                                 .rows = count,
                                 .round = Round::kF32,
                                 .mma = IsMma(model_.weights.head())});
+      std::byte* const here = host_logits_.bytes().data();
+      device_.Copy(logits_.as<void>(), here, {.bytes = count * vocab_bytes});
+      QUIRE_TRY(device_.Synchronize());
       for (uint32_t i = 0; i < count; ++i) {
-        device_.Copy(logits_.as<std::byte>() + i * vocab_bytes, outputs[begin + i],
-                     {.bytes = vocab_bytes});
+        std::memcpy(outputs[begin + i], here + i * vocab_bytes, vocab_bytes);
       }
     }
-    return device_.Synchronize();
+    return device_.Synchronize();  // a pass may want none
   }
 
  private:
@@ -233,6 +239,7 @@ class DeviceOperators final : public model::Operators {
   DeviceBuffer angles_;
   DeviceBuffer wanted_;
   DeviceBuffer logits_;
+  const HostBuffer host_logits_;  // [kLogitRows, vocab]: one copy, and no row waits for another
   std::vector<float> host_angles_;  // [rows, head_dim]
 };
 

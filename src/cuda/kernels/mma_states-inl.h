@@ -1,5 +1,5 @@
-// The kernel of the class mma16 whose blocks leave the states of splits (cuda/kernels/mma_attend.h),
-// in the order of docs/numerics.md section 5.
+// The kernel of the class mma16 whose blocks leave states of splits (cuda/kernels/mma_attend.h), in
+// the order of docs/numerics.md section 5.
 //
 // All warps of a block have the same query vectors. Each has the scores of a quarter of the tokens;
 // they tell each other maxima and weights in shared memory; then each has the sums of a quarter of
@@ -194,7 +194,7 @@ class MmaStates {
     for (uint32_t form = 0; form < 2; ++form) {
       const bool open = form != 0;
       if (!reader().NeedsAny(Reader::ValueKind(group, open))) continue;
-      self_.Sync();  // nobody reads what is told there any more
+      self_.Sync();  // all warps have read what they were told there
       With16(TypeOfValues(shape_, open), [&](auto type) { TellFactors<type.value>(open); });
       self_.Sync();
       With16(TypeOfValues(shape_, open),

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <iterator>
@@ -17,7 +18,8 @@
 namespace quire::cuda {
 namespace {
 
-constexpr uint32_t kBulkCapability = 90;  // from here on there are bulk copies
+constexpr uint32_t kBulkCapability = 90;   // from here on there are bulk copies
+constexpr uint64_t kPitchMax = INT32_MAX;  // cudaDeviceProp::memPitch of every device
 
 /// The architecture whose code a device runs: the newest of its generation that is not newer.
 uint32_t CodeFor(uint32_t capability) {
@@ -145,29 +147,36 @@ class CudaDevice final : public Device {
     return error == cudaSuccess && attributes.type == cudaMemoryTypeDevice;
   }
 
-  // From memory that is not pinned the runtime takes the bytes before it returns.
+  // The runtime takes the bytes before it returns only where the memory is not pinned.
   void CopyIn(const void* host, uint64_t bytes, void* device) override {
     Enter();
     Enqueued(Stream::kCompute,
              cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    Note(cudaStreamSynchronize(stream_));
   }
   void Copy(const void* from, void* to, const CopyShape& shape, Stream stream) override {
     Enter();
-    if (shape.count == 1) {
-      Enqueued(stream, cudaMemcpyAsync(to, from, shape.bytes, cudaMemcpyDefault, StreamOf(stream)));
-    } else if (shape.count > 1) {
+    if (IsPitched(shape)) {
+      return Enqueued(
+          stream, cudaMemcpy2DAsync(to, shape.to_stride_bytes, from, shape.from_stride_bytes,
+                                    shape.bytes, shape.count, cudaMemcpyDefault, StreamOf(stream)));
+    }
+    for (uint64_t i = 0; i < shape.count; ++i) {
       Enqueued(stream,
-               cudaMemcpy2DAsync(to, shape.to_stride_bytes, from, shape.from_stride_bytes,
-                                 shape.bytes, shape.count, cudaMemcpyDefault, StreamOf(stream)));
+               cudaMemcpyAsync(static_cast<std::byte*>(to) + i * shape.to_stride_bytes,
+                               static_cast<const std::byte*>(from) + i * shape.from_stride_bytes,
+                               shape.bytes, cudaMemcpyDefault, StreamOf(stream)));
     }
   }
   void Zero(void* to, const CopyShape& shape, Stream stream) override {
     Enter();
-    if (shape.count == 1) {
-      Enqueued(stream, cudaMemsetAsync(to, 0, shape.bytes, StreamOf(stream)));
-    } else if (shape.count > 1) {
-      Enqueued(stream, cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes, shape.count,
-                                         StreamOf(stream)));
+    if (IsPitched(shape)) {
+      return Enqueued(stream, cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes,
+                                                shape.count, StreamOf(stream)));
+    }
+    for (uint64_t i = 0; i < shape.count; ++i) {
+      Enqueued(stream, cudaMemsetAsync(static_cast<std::byte*>(to) + i * shape.to_stride_bytes, 0,
+                                       shape.bytes, StreamOf(stream)));
     }
   }
 
@@ -305,12 +314,19 @@ class CudaDevice final : public Device {
   static size_t Number(Stream stream) { return static_cast<size_t>(stream); }
   cudaStream_t StreamOf(Stream stream) const { return streams_[static_cast<size_t>(stream)]; }
 
+  /// Whether one call does for all its pieces: CUDA refuses those that lie further apart.
+  static bool IsPitched(const CopyShape& shape) {
+    return shape.count > 1 && std::max(shape.from_stride_bytes, shape.to_stride_bytes) <= kPitchMax;
+  }
+
   /// Null: there is none to be had.
   cudaEvent_t NewEvent(cudaStream_t stream) {
     cudaEvent_t event = nullptr;
-    if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return nullptr;
-    if (cudaEventRecord(event, stream) == cudaSuccess) return event;
-    cudaEventDestroy(event);
+    if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess) {
+      if (cudaEventRecord(event, stream) == cudaSuccess) return event;
+      cudaEventDestroy(event);
+    }
+    static_cast<void>(cudaGetLastError());  // the caller waits instead: no launch failed
     return nullptr;
   }
 

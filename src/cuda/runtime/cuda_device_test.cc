@@ -121,6 +121,30 @@ TEST_F(CudaDeviceTest, CopiesToAndFromPinnedMemory) {
   pinned.Free(host, 2 * kBytes);
 }
 
+// Arenas of tens of gigabytes have pieces that lie further apart than one call of CUDA copies.
+TEST_F(CudaDeviceTest, CopiesAndZeroesPiecesThatLieGigabytesApart) {
+  constexpr uint64_t kStride = (uint64_t{1} << 31) + 64;
+  constexpr uint64_t kBytes = 4096;
+  const auto memory = device_->Allocate(2 * kStride + kBytes);
+  if (!memory) GTEST_SKIP() << memory.error().message;
+  std::vector<uint8_t> host(3 * kBytes);
+  for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<uint8_t>(i * 7 + i / kBytes);
+  std::vector<uint8_t> back(host.size(), 1);
+  const CopyShape in{
+      .count = 3, .bytes = kBytes, .from_stride_bytes = kBytes, .to_stride_bytes = kStride};
+  const CopyShape out{
+      .count = 3, .bytes = kBytes, .from_stride_bytes = kStride, .to_stride_bytes = kBytes};
+  device_->Copy(host.data(), *memory, in, Stream::kCompute);
+  device_->Copy(*memory, back.data(), out, Stream::kCompute);
+  ExpectDone(device_->Synchronize());
+  EXPECT_EQ(back, host);
+  device_->Zero(*memory, in, Stream::kCompute);
+  device_->Copy(*memory, back.data(), out, Stream::kCompute);
+  ExpectDone(device_->Synchronize());
+  EXPECT_EQ(back, std::vector<uint8_t>(host.size()));
+  device_->Free(*memory);
+}
+
 TEST_F(CudaDeviceTest, RefusesToPinMoreThanThereIs) {
   const auto refused = device_->host_allocator().Allocate(uint64_t{1} << 50);
   ASSERT_FALSE(refused);
