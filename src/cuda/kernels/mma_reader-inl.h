@@ -137,8 +137,7 @@ class SplitReader {
     return seen && IsOpen(q, in_split) == open;
   }
 
-  /// [kSplitTokens]: of sealed tokens scales of K, mids of K, scales and mids of V, times the unit of
-  /// codes.
+  /// [kSplitTokens]: of sealed tokens scales and mids of K, then of V, times the unit of codes.
   QUIRE_KERNEL float* Scales(uint32_t which) const {
     const uint32_t at = which * kSplitTokens;
     return reinterpret_cast<float*>(self_.shared() + layout_.scales_at) + at;
