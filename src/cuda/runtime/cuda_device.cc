@@ -190,7 +190,7 @@ class CudaDevice final : public Device {
     if (event == nullptr) return Note(cudaStreamSynchronize(StreamOf(before)));
     Note(cudaStreamWaitEvent(StreamOf(after), event, 0));
     cudaEventDestroy(event);  // it goes when it is done
-    Count(after);  // streams that wait for `after` wait for `before` too
+    Count(after);             // streams that wait for `after` wait for `before` too
     ordered.store(calls, std::memory_order_release);
   }
   std::unique_ptr<Fence> Record(Stream stream) override {
