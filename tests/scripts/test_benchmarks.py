@@ -51,6 +51,31 @@ class Page(unittest.TestCase):
         self.assertIn("+| decode/f16/32768/t1 | 188.1 | 160.9 | ms/token | 0.855 | 0.850 |",
                       done.stdout)
 
+    def test_what_a_device_measured_is_told_by_arithmetic(self):
+        def step(device, flags, value):
+            row = {"case": "decode/bf16/4096/b32/g4/sm_90", "value": value, "unit": "ms/layer",
+                   "better": "less", "floor": 0.12, "ratio": 0.5, "median": 0.5, "pairs": 5}
+            machine = {"cpu_target": "amx", "last_level_cache_bytes": 1 << 20}
+            return {"step": f"bench attention decode/bf16/4096 --device {device}{flags}", "status": "ok",
+                    "seconds": 1, "result": {"bench": "attention", "machine": machine, "rows": [row]}}
+        said = {"commit": "abc1234", "date": "2026-03-01", "steps": [
+            {"step": "environment/clocks", "status": "ok", "seconds": 0,
+             "result": "name, driver_version, memory.total [MiB]\nA device, 1.2, 80 MiB"},
+            step("cuda:0", " --arithmetic mma16", 0.25), step("cuda:0", "", 0.75),
+            step("cuda:0:plain", " --arithmetic mma16", 0.5),
+            {**step("cuda:0", "", 9.0), "status": "failed", "result": {}}]}
+        file = self.records / "report.txt"
+        file.write_text(json.dumps(said))
+        self.assertEqual(script(*self.flags, "report", "box", file).returncode, 0)
+        self.assertEqual(script(*self.flags, "page").returncode, 0)
+        text = self.page.read_text()
+        self.assertIn("A device, driver 1.2, 80 MiB.", text)
+        self.assertIn("2026-03-01, commit abc1234, at least 5 pairs at a place.", text)
+        for case, value in (("mma16", "0.2500"), ("fma32", "0.7500"), ("mma16, plain copies", "0.5000")):
+            self.assertIn(f"| decode/bf16/4096/b32/g4/sm_90, {case} | {value} |", text)
+        file.write_text(json.dumps({**said, "commit": "abc1234-dirty"}))
+        self.assertIn("names no build", script(*self.flags, "report", "box", file).stderr)
+
     def test_a_peer_has_a_table_of_its_own(self):
         rows = [{"case": "64 clients/sharing", "unit": "tokens/s", "value": 512.25, "peer": 64.5,
                  "ratio": 7.9419, "median": 7.5},
