@@ -99,7 +99,7 @@ constexpr uint64_t WaitingFloats(uint32_t blocks) {
 /// Blocks that leave states: maxima [warps][query vectors], sums and sums of mids [query vectors],
 /// then weights, first as floats, [query vectors][kWeightStride], then as factors of instructions,
 /// [tokens / 16][query vectors / 8] of 512 bytes.
-inline constexpr uint32_t kWeightStride = kSplitTokens + 8;
+inline constexpr uint32_t kWeightStride = kSplitTokens + 4;  // a row is written without conflicts
 constexpr uint32_t WeightsAt(uint32_t queries) { return (kMmaWarps + 2) * queries * 4; }
 constexpr uint32_t SharedOutBytes(uint32_t queries) {
   return WeightsAt(queries) + queries * kWeightStride * 4;

@@ -73,8 +73,8 @@ QUIRE_KERNEL uint32_t Fp8Pair(uint32_t codes) {
 #endif
 }
 
-/// kKeys: rows of the stage are channels, else tokens.
-template <class Thread, uint32_t kTokens, bool kKeys>
+/// kKeys: rows of the stage are channels, else tokens. Codecs: Any, or the one that is known.
+template <class Thread, uint32_t kTokens, bool kKeys, class Codecs>
 class CodeStager {
  public:
   QUIRE_KERNEL CodeStager(const Warp<Thread>& warp, const StageArgs& args)
@@ -82,7 +82,7 @@ class CodeStager {
 
   /// f16: what K's codes become; else bf16.
   QUIRE_KERNEL void Run(bool f16) {
-    Any::With(stream_.codec, [&](auto format) {
+    Codecs::With(stream_.codec, [&](auto format) {
       if constexpr (kEncodes<decltype(format)>) {
         if (kKeys && f16) return Columns<decltype(format), Codec::kF16>();
         Columns<decltype(format), Codec::kBf16>();
@@ -112,26 +112,29 @@ class CodeStager {
 
   template <class Format, Codec kType>
   QUIRE_KERNEL void Columns() const {
-    const std::byte* planes[kColumns];
+    const std::byte* columns[kColumns];  // null: there are no codes
     QUIRE_DEVICE_UNROLL
-    for (uint32_t c = 0; c < kColumns; ++c) planes[c] = args_.PlaneOf(c);
+    for (uint32_t c = 0; c < kColumns; ++c) {
+      columns[c] = args_.PlaneOf(c);
+      if (columns[c] != nullptr) columns[c] += ColumnAt<Format>(args_.InBlock(c));
+    }
     warp_.Share(Units<Format>(), [&](uint32_t i) {
+      const uint32_t at = UnitAt<Format>(i);
       Sixteen codes[kColumns];
       Sixteen signs[kColumns];
       QUIRE_DEVICE_UNROLL
       for (uint32_t c = 0; c < kColumns; ++c) {
-        if (planes[c] == nullptr) continue;
-        const std::byte* const tile = planes[c] + TileAt<Format>(c, i);
-        codes[c] = Load<Sixteen>(tile + InTile<Format>(i) * 16);
+        if (columns[c] == nullptr) continue;
+        codes[c] = Load<Sixteen>(columns[c] + at);
         if constexpr (Format::kLayout == Layout::kPairTiles) {
-          signs[c] = Load<Sixteen>(tile + (8 + i % 2) * 16);
+          signs[c] = Load<Sixteen>(columns[c] + (at - i % 8 * 16) + (8 + i % 2) * 16);
         }
       }
       QUIRE_DEVICE_UNROLL
       for (uint32_t c = 0; c < kColumns; ++c) {
         // K's scores there are not kept; V's numbers meet weights that are zeros.
-        if (kKeys && planes[c] == nullptr) continue;
-        const uint32_t kept = planes[c] == nullptr ? 0 : ~0u;
+        if (kKeys && columns[c] == nullptr) continue;
+        const uint32_t kept = columns[c] == nullptr ? 0 : ~0u;
         if constexpr (Format::kLayout == Layout::kBytes) {
           PutFloats<Format, kType>(codes[c], c, i);
         } else if constexpr (Format::kLayout == Layout::kByteTiles) {
@@ -145,35 +148,40 @@ class CodeStager {
     });
   }
 
-  /// Which sixteen bytes of its tile.
+  /// Where the codes of sixteen tokens begin in a plane, of the channels that are brought.
   template <class Format>
-  QUIRE_KERNEL static uint32_t InTile(uint32_t i) {
-    if constexpr (Format::kLayout == Layout::kBytes) return 0;
-    if constexpr (Format::kLayout == Layout::kByteTiles) return kKeys ? i : i % 16;
-    if constexpr (Format::kLayout == Layout::kPairTiles) return i % 8;
-    return kKeys ? i : i % 8;
-  }
-  /// The tile's first byte in its plane. K has one tile with all channels as terms, V one for every
-  /// sixteen channels, or pairs; of pairs a tile has sixteen terms.
-  template <class Format>
-  QUIRE_KERNEL uint64_t TileAt(uint32_t column, uint32_t i) const {
-    const uint32_t in_block = args_.InBlock(column);
+  QUIRE_KERNEL uint64_t ColumnAt(uint32_t in_block) const {
+    const uint32_t channel = kKeys ? 0 : args_.channel_begin;
     if constexpr (Format::kLayout == Layout::kBytes) {
-      if (kKeys) return uint64_t{i} * stream_.block_tokens + in_block;
-      const uint32_t runs = args_.channels / 16;
-      return uint64_t{in_block + i / runs} * stream_.dim + args_.channel_begin + i % runs * 16;
+      return kKeys ? in_block : uint64_t{in_block} * stream_.dim + channel;
     } else {
-      constexpr bool kPairs = Format::kLayout == Layout::kPairTiles;
-      constexpr uint32_t kUnits = Format::kLayout == Layout::kByteTiles ? 16 : 8;  // of a tile
-      constexpr uint32_t kTileBytes = kPairs ? codec::kPairTileBytes : kUnits * 16;
-      constexpr uint32_t kChannels = kPairs ? 2 * codec::kTileLanes : codec::kTileLanes;
-      const uint32_t tile =
-          (kKeys ? 0 : args_.channel_begin / kChannels) + (kKeys && !kPairs ? 0 : i / kUnits);
+      constexpr uint32_t kChannels =
+          (Format::kLayout == Layout::kPairTiles ? 2 : 1) * codec::kTileLanes;
       return in_block / codec::kTileLanes *
                  codec::ColumnBytes(Format::kLayout, stream_.inner, stream_.dim) +
-             uint64_t{tile} * kTileBytes;
+             channel / kChannels * kTileBytes<Format>;
     }
   }
+  /// Sixteen bytes of a column. K has one tile with all channels as terms, V one for every sixteen
+  /// channels, or pairs; of pairs every tile has sixteen terms, and signs.
+  template <class Format>
+  QUIRE_KERNEL uint32_t UnitAt(uint32_t i) const {
+    if constexpr (Format::kLayout == Layout::kBytes) {
+      if (kKeys) return i * stream_.block_tokens;
+      const uint32_t runs = args_.channels / 16;
+      return i / runs * stream_.dim + i % runs * 16;
+    } else if constexpr (Format::kLayout == Layout::kPairTiles) {
+      return i / 8 * kTileBytes<Format> + i % 8 * 16;
+    } else {
+      return i * 16;
+    }
+  }
+  /// Of a tile with sixteen terms.
+  template <class Format>
+  static constexpr uint32_t kTileBytes =
+      Format::kLayout == Layout::kPairTiles   ? uint32_t{codec::kPairTileBytes}
+      : Format::kLayout == Layout::kByteTiles ? 256
+                                              : 128;
 
   /// Where a term's numbers of a tile begin: a row of sixteen lanes.
   QUIRE_KERNEL uint16_t* RowOf(uint32_t column, uint32_t tile, uint32_t term) const {

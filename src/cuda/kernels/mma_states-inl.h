@@ -19,7 +19,7 @@
 namespace quire::cuda {
 
 /// kTiles: of kMmaColumns query vectors.
-template <class Thread, Staging kStaging, uint32_t kTiles>
+template <class Thread, class Way, uint32_t kTiles>
 class MmaStates {
  public:
   QUIRE_KERNEL MmaStates(Thread& self, const MmaArgs& mma)
@@ -64,7 +64,7 @@ class MmaStates {
   }
 
  private:
-  using Scores = MmaScores<Thread, /*kFolds=*/false, kStaging, kTiles>;
+  using Scores = MmaScores<Thread, /*kFolds=*/false, Way, kTiles>;
   using Reader = typename Scores::Reader;
   static constexpr bool kEncoded = Reader::kEncoded;
   static constexpr uint32_t kStages = Scores::kStages;
@@ -188,6 +188,7 @@ class MmaStates {
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < kSums; ++i) out_(lane, i) = 0.0f;
     });
+    if (reader().NeedsNothing()) self_.Sync();  // sums are told
     const uint32_t channels =
         std::min(shape_.value.dim - group * kMmaChannels, uint32_t{kMmaChannels});
     QUIRE_DEVICE_UNROLL_BY(1)
