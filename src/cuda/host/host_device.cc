@@ -197,14 +197,13 @@ class HostDevice final : public Device {
   void Mma(const MmaArgs& args, const MmaLaunch& how) {
     if (how.folds) {
       Run(how.blocks, kMmaWarps, args.shared.bytes,
-          [args](Thread& self) { MmaFolded<Thread, WayIn<kStaging>>(self, args).Run(); });
+          [args](Thread& self) { MmaFolded<Thread, kStaging>(self, args).Run(); });
     } else if (how.query_tiles == 1) {
       Run(how.blocks, kMmaWarps, args.shared.bytes,
-          [args](Thread& self) { MmaStates<Thread, WayIn<kStaging>, 1>(self, args).Run(); });
+          [args](Thread& self) { MmaStates<Thread, kStaging, 1>(self, args).Run(); });
     } else {
-      Run(how.blocks, kMmaWarps, args.shared.bytes, [args](Thread& self) {
-        MmaStates<Thread, WayIn<kStaging>, kQueryTilesMax>(self, args).Run();
-      });
+      Run(how.blocks, kMmaWarps, args.shared.bytes,
+          [args](Thread& self) { MmaStates<Thread, kStaging, kQueryTilesMax>(self, args).Run(); });
     }
   }
 

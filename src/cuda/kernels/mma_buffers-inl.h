@@ -14,10 +14,10 @@
 
 namespace quire::cuda {
 
-template <class Thread, bool kFolds, class Way>
+template <class Thread, bool kFolds, Staging kStaging>
 class StageBuffers {
  public:
-  static constexpr bool kBulk = Way::kStaging == Staging::kBulk;
+  static constexpr bool kBulk = kStaging == Staging::kBulk;
   static constexpr uint32_t kTokens = StageTokensOf(kFolds);
 
   QUIRE_KERNEL StageBuffers(Thread& self, const MmaArgs& mma)
@@ -52,7 +52,7 @@ class StageBuffers {
       if (warp_.number() == 0) Ask<kKeys>(stage, Barriers() + NumberOf(ahead));
     } else {
       stage.stride = kKeys ? layout_.key_stride : layout_.value_stride;
-      Stager<Thread, kTokens, kKeys, Way>(self_, warp_, stage).Run(type);
+      Stager<Thread, kTokens, kKeys, kStaging == Staging::kDecoded>(self_, warp_, stage).Run(type);
       self_.CommitCopies();
     }
   }

@@ -73,8 +73,8 @@ QUIRE_KERNEL uint32_t Fp8Pair(uint32_t codes) {
 #endif
 }
 
-/// kKeys: rows of the stage are channels, else tokens. Codecs: Any, or the one that is known.
-template <class Thread, uint32_t kTokens, bool kKeys, class Codecs>
+/// kKeys: rows of the stage are channels, else tokens.
+template <class Thread, uint32_t kTokens, bool kKeys>
 class CodeStager {
  public:
   QUIRE_KERNEL CodeStager(const Warp<Thread>& warp, const StageArgs& args)
@@ -82,7 +82,7 @@ class CodeStager {
 
   /// f16: what K's codes become; else bf16.
   QUIRE_KERNEL void Run(bool f16) {
-    Codecs::With(stream_.codec, [&](auto format) {
+    Any::With(stream_.codec, [&](auto format) {
       if constexpr (kEncodes<decltype(format)>) {
         if (kKeys && f16) return Columns<decltype(format), Codec::kF16>();
         Columns<decltype(format), Codec::kBf16>();

@@ -19,7 +19,7 @@
 
 namespace quire::cuda {
 
-template <class Thread, class Way>
+template <class Thread, Staging kStaging>
 class MmaFolded {
  public:
   QUIRE_KERNEL MmaFolded(Thread& self, const MmaArgs& mma)
@@ -54,7 +54,7 @@ class MmaFolded {
 
  private:
   static constexpr uint32_t kTiles = kQueryTilesMax;
-  using Scores = MmaScores<Thread, /*kFolds=*/true, Way, kTiles>;
+  using Scores = MmaScores<Thread, /*kFolds=*/true, kStaging, kTiles>;
   using Reader = typename Scores::Reader;
   static constexpr bool kEncoded = Reader::kEncoded;
   static constexpr uint32_t kStages = Scores::kStages;

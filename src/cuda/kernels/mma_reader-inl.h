@@ -17,12 +17,12 @@
 
 namespace quire::cuda {
 
-template <class Thread, bool kFolds, class Way>
+template <class Thread, bool kFolds, Staging kStaging>
 class SplitReader {
  public:
   static constexpr uint32_t kTokens = StageTokensOf(kFolds);
   static constexpr uint32_t kStages = kSplitTokens / kTokens;
-  static constexpr bool kEncoded = Way::kStaging == Staging::kDecoded;
+  static constexpr bool kEncoded = kStaging == Staging::kDecoded;
 
   QUIRE_KERNEL SplitReader(Thread& self, const MmaArgs& mma)
       : self_(self),
@@ -123,7 +123,7 @@ class SplitReader {
     return here;
   }
 
-  QUIRE_KERNEL const StageBuffers<Thread, kFolds, Way>& buffers() const { return buffers_; }
+  QUIRE_KERNEL const StageBuffers<Thread, kFolds, kStaging>& buffers() const { return buffers_; }
 
   /// Neither is for a split of which all tokens are sealed.
   QUIRE_KERNEL bool IsOpen(uint32_t q, uint32_t in_split) const {
@@ -215,7 +215,7 @@ class SplitReader {
   }
   QUIRE_KERNEL void LoadScalesOf(const StreamLayout& stream, bool mids, uint32_t which) {
     float unit = 1.0f;
-    Way::Codecs::With(stream.codec, [&](auto format) {
+    Any::With(stream.codec, [&](auto format) {
       using Format = decltype(format);
       if constexpr (kIsInteger<Format>) unit = 1.0f / Format::kDivisor;
     });
@@ -274,7 +274,7 @@ class SplitReader {
   const SplitsArgs& args_;
   const AttentionShape& shape_;
   const MmaShared& layout_;
-  StageBuffers<Thread, kFolds, Way> buffers_;
+  StageBuffers<Thread, kFolds, kStaging> buffers_;
 
   const Tile* tile_ = nullptr;
   uint32_t kv_head_ = 0;

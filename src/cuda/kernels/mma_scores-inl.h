@@ -34,11 +34,11 @@ QUIRE_KERNEL void WithConstant(uint32_t i, const F& f) {
 
 /// kTiles: of kMmaColumns query vectors. Warps that fold have query vectors of their own and all
 /// tokens; others have tokens of their own and share the query vectors.
-template <class Thread, bool kFolds, class Way, uint32_t kTiles>
+template <class Thread, bool kFolds, Staging kStaging, uint32_t kTiles>
 class MmaScores {
  public:
   using Queries = MmaQueries<Thread, kFolds ? kMmaWarps : 1, kTiles>;
-  using Reader = SplitReader<Thread, kFolds, Way>;
+  using Reader = SplitReader<Thread, kFolds, kStaging>;
   static constexpr uint32_t kStages = Reader::kStages;
   static constexpr uint32_t kQueries = Queries::kOfLane;
   /// Of sixteen tokens, of a stage, that the warp has.

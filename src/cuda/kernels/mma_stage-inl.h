@@ -15,15 +15,8 @@
 
 namespace quire::cuda {
 
-/// How a kernel brings K and V in, and of which codec codes are: Any, or one that both have.
-template <Staging kOf, class CodecsOf = Any>
-struct WayIn {
-  static constexpr Staging kStaging = kOf;
-  using Codecs = CodecsOf;
-};
-
-/// kKeys: rows of `to` are channels, else tokens.
-template <class Thread, uint32_t kTokens, bool kKeys, class Way>
+/// kKeys: rows of `to` are channels, else tokens. kEncoded: there may be codes.
+template <class Thread, uint32_t kTokens, bool kKeys, bool kEncoded>
 class Stager {
  public:
   QUIRE_KERNEL Stager(Thread& self, const Warp<Thread>& warp, const StageArgs& args)
@@ -31,10 +24,10 @@ class Stager {
 
   /// The numbers are there when every thread has waited for its copies and synced.
   QUIRE_KERNEL void Run(Codec half) {
-    if constexpr (Way::kStaging == Staging::kDecoded) {
+    if constexpr (kEncoded) {
       if (stream_.codec > Codec::kBf16) {
         const bool f16 = kKeys && half == Codec::kF16;  // of V they are always bf16
-        return CodeStager<Thread, kTokens, kKeys, typename Way::Codecs>(warp_, args_).Run(f16);
+        return CodeStager<Thread, kTokens, kKeys>(warp_, args_).Run(f16);
       }
     }
     if (kKeys && stream_.inner == InnerAxis::kDim) return Transpose();

@@ -19,7 +19,7 @@
 namespace quire::cuda {
 
 /// kTiles: of kMmaColumns query vectors.
-template <class Thread, class Way, uint32_t kTiles>
+template <class Thread, Staging kStaging, uint32_t kTiles>
 class MmaStates {
  public:
   QUIRE_KERNEL MmaStates(Thread& self, const MmaArgs& mma)
@@ -64,7 +64,7 @@ class MmaStates {
   }
 
  private:
-  using Scores = MmaScores<Thread, /*kFolds=*/false, Way, kTiles>;
+  using Scores = MmaScores<Thread, /*kFolds=*/false, kStaging, kTiles>;
   using Reader = typename Scores::Reader;
   static constexpr bool kEncoded = Reader::kEncoded;
   static constexpr uint32_t kStages = Scores::kStages;

@@ -1,6 +1,6 @@
 // The attention kernels of the class mma16 as device code: of blocks that fold and of those that
-// leave states, each for every way in which K and V come. Where K and V are codes, their codec is
-// asked for as they go; the usual ones have kernels of their own for decode.
+// leave states, each for every way in which K and V come. With codes their codec is asked for as
+// they go.
 #include "cuda/kernels/mma_folded-inl.h"
 #include "cuda/kernels/mma_states-inl.h"
 #include "cuda/runtime/launch.h"
@@ -25,64 +25,38 @@ constexpr bool kHasBulkCopies = false;
 constexpr bool kHasBulkCopies = true;
 #endif
 
-template <class Way>
+template <Staging kStaging>
 __global__ void __launch_bounds__(kThreads, kFoldedBlocks)
     RunMmaFolded(const __grid_constant__ MmaArgs args) {
-  if constexpr (Way::kStaging != Staging::kBulk || kHasBulkCopies) {
+  if constexpr (kStaging != Staging::kBulk || kHasBulkCopies) {
     CudaThread self;
-    MmaFolded<CudaThread, Way>(self, args).Run();
+    MmaFolded<CudaThread, kStaging>(self, args).Run();
   }
 }
 
-template <class Way, uint32_t kTiles>
-__global__ void __launch_bounds__(kThreads, BlocksOf(Way::kStaging, kTiles))
+template <Staging kStaging, uint32_t kTiles>
+__global__ void __launch_bounds__(kThreads, BlocksOf(kStaging, kTiles))
     RunMmaStates(const __grid_constant__ MmaArgs args) {
-  if constexpr (Way::kStaging != Staging::kBulk || kHasBulkCopies) {
+  if constexpr (kStaging != Staging::kBulk || kHasBulkCopies) {
     CudaThread self;
-    MmaStates<CudaThread, Way, kTiles>(self, args).Run();
+    MmaStates<CudaThread, kStaging, kTiles>(self, args).Run();
   }
-}
-
-template <class Way, uint32_t kTiles>
-int LaunchStates(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  return Start("RunMmaStates", RunMmaStates<Way, kTiles>, {how.blocks, kThreads, args.shared.bytes},
-               stream, args);
 }
 
 template <Staging kStaging>
 int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  using Way = WayIn<kStaging>;
-  if (how.folds) {
-    return Start("RunMmaFolded", RunMmaFolded<Way>, {how.blocks, kThreads, args.shared.bytes},
-                 stream, args);
-  }
-  return how.query_tiles == 1 ? LaunchStates<Way, 1>(args, how, stream)
-                              : LaunchStates<Way, kQueryTilesMax>(args, how, stream);
-}
-
-/// Codes of one codec, if it is one of these.
-template <class Format, class... Others>
-int LaunchKnown(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  const AttentionShape& shape = args.splits.shape;
-  if (shape.key.codec == Format::kCodec && shape.value.codec == Format::kCodec) {
-    return LaunchStates<WayIn<Staging::kDecoded, Known<Format>>, 1>(args, how, stream);
-  }
-  if constexpr (sizeof...(Others) > 0) {
-    return LaunchKnown<Others...>(args, how, stream);
-  } else {
-    return Launch<Staging::kDecoded>(args, how, stream);
-  }
+  const Grid grid{how.blocks, kThreads, args.shared.bytes};
+  if (how.folds) return Start("RunMmaFolded", RunMmaFolded<kStaging>, grid, stream, args);
+  return how.query_tiles == 1
+             ? Start("RunMmaStates", RunMmaStates<kStaging, 1>, grid, stream, args)
+             : Start("RunMmaStates", RunMmaStates<kStaging, kQueryTilesMax>, grid, stream, args);
 }
 
 }  // namespace
 
 int LaunchMma(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
   switch (how.staging) {
-    case Staging::kDecoded: {
-      using namespace codec;
-      if (how.folds || how.query_tiles != 1) return Launch<Staging::kDecoded>(args, how, stream);
-      return LaunchKnown<Int8, Fp8E4m3, Int4, Nf4>(args, how, stream);
-    }
+    case Staging::kDecoded: return Launch<Staging::kDecoded>(args, how, stream);
     case Staging::kCopied: return Launch<Staging::kCopied>(args, how, stream);
     case Staging::kBulk: return Launch<Staging::kBulk>(args, how, stream);
   }
