@@ -81,6 +81,7 @@ std::vector<Case> TierCases(const Options& options);
 // The same on a device, which outlives the cases.
 std::vector<Case> DeviceAttentionCases(cuda::Backend& backend);
 std::vector<Case> DeviceCascadeCases(cuda::Backend& backend);
+std::vector<Case> DeviceModelCases(cuda::Backend& backend);
 std::vector<Case> DeviceTierCases(cuda::Backend& backend);
 /// A request beside one that streams; part of StreamCases.
 std::vector<Case> StreamBesideCases(const Options& options);

@@ -50,6 +50,7 @@ const std::map<std::string, DeviceCasesFunction>& DeviceBenches() {
   static const std::map<std::string, DeviceCasesFunction> benches = {
       {"attention", bench::DeviceAttentionCases},
       {"cascade", bench::DeviceCascadeCases},
+      {"model", bench::DeviceModelCases},
       {"tier", bench::DeviceTierCases}};
   return benches;
 }
@@ -362,8 +363,8 @@ int RunBench(BenchFlags& flags) {
   }
   if (*device != nullptr && !DeviceBenches().contains(flags.name)) {
     return Report("bench", Error{ErrorCode::kUnsupported,
-                                 fmt::format("{} has no cases on a device; attention, cascade "
-                                             "and tier have",
+                                 fmt::format("{} has no cases on a device; attention, cascade, "
+                                             "model and tier have",
                                              flags.name)});
   }
   const std::vector<bench::Case> cases = *device != nullptr

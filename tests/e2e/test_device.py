@@ -118,9 +118,16 @@ def test_a_device_that_is_not_there_is_refused():
 
 def test_benches_without_cases_on_a_device_say_so():
     done = quire_cli.run("bench", "pool", "--device", "emulated")
-    assert done.exit_code != 0 and "attention, cascade and tier" in done.stderr, done.describe()
+    assert done.exit_code != 0 and "attention, cascade, model and tier" in done.stderr, done.describe()
     done = quire_cli.run("bench", "cascade", "--device", "emulated", "--case", "no such case")
     assert done.exit_code != 0, done.describe()
+
+
+def test_a_step_of_a_model_is_timed_whole():
+    done = quire_cli.run("bench", "model", "--device", "emulated", "--pairs", "1", "--json")
+    assert done.exit_code == 0, done.describe()
+    [row] = json.loads(done.stdout)["rows"]
+    assert row["case"] == "step/bf16/40/b2/host" and row["value"] > 0 and row["floor"] > 0
 
 
 def test_blocks_move_between_a_device_and_the_warm_tier():

@@ -56,7 +56,7 @@ def test_a_rehearsal_reports_every_step(folder, tmp_path):
     for name in ("suite/CudaAttention", "suite/CudaBlockOps", "mma16/staging", "mma16/the instruction"):
         assert steps[name]["result"]["passed"] > 0 and steps[name]["result"]["skipped"] == 0, name
     benches = [step["result"] for name, step in steps.items() if name.startswith("bench ")]
-    assert {bench["bench"] for bench in benches} == {"attention", "cascade", "tier"}
+    assert {bench["bench"] for bench in benches} == {"attention", "cascade", "model", "tier"}
     assert all(row["value"] > 0 and row["floor"] > 0 for bench in benches for row in bench["rows"])
     # A rehearsal has no device for these, and says so.
     for name in ("environment/driver", "sanitizer/memcheck", "sanitizer/racecheck", "ncu/RunSplits"):

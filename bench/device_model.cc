@@ -1,0 +1,165 @@
+// A decoded token of every sequence of a batch on a device, from the host's call until all logits
+// are the host's, beside reading the weights and all K and V once. Layers of Qwen3-0.6B with random
+// bf16 weights and a small vocabulary; contexts are different prompts, computed on the device.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/must.h"
+#include "bench/sequence.h"
+#include "bench/shapes.h"
+#include "cuda/backend.h"
+#include "cuda/kernels/floors.h"
+#include "model/model.h"
+#include "model/random_model.h"
+#include "quire/cache.h"
+
+namespace quire::bench {
+namespace {
+
+constexpr uint32_t kTokens = 8;      // of each sequence, that are decoded in a round
+constexpr uint32_t kRowsMax = 8192;  // of one step of a prompt
+
+struct Shape {
+  model::ModelConfig config{};
+  uint32_t depth = 0;  // tokens of a context before the first that is decoded
+  uint32_t batch = 1;
+};
+
+/// A model and a cache on the device, and sequences that share nothing.
+class Batch {
+ public:
+  static Result<std::shared_ptr<Batch>> Create(cuda::Backend& backend, const Shape& of) {
+    auto made = std::make_shared<Batch>(backend, of);
+    QUIRE_ASSIGN(
+        made->model_,
+        model::Model::Create(of.config, model::RandomTensors(of.config, ComputeType::kBf16, 1),
+                             {.operators = backend.operators()}));
+    const uint64_t token_bytes = uint64_t{4} * of.config.layers * of.config.kv_dim();
+    made->bytes_ = made->model_->weight_bytes() + of.batch * uint64_t{of.depth} * token_bytes;
+    CacheOptions options;
+    options.geometry = model::GeometryOf(of.config);
+    options.profile = NumericProfile::Uniform(Codec::kBf16);
+    backend.Choose(options);
+    options.hot_bytes = of.batch * uint64_t{of.depth + 64} * token_bytes * 9 / 8;
+    QUIRE_ASSIGN(made->cache_, Cache::Create(std::move(options)));
+    QUIRE_TRY(made->read_.Reserve(made->bytes_));
+    QUIRE_TRY(made->sink_.Reserve(sizeof(uint32_t)));
+    made->logits_.resize(size_t{of.batch} * of.config.vocab);
+    QUIRE_TRY(made->Open());
+    return made;
+  }
+  Batch(cuda::Backend& backend, const Shape& of)
+      : of_(of),
+        device_(backend.device()),
+        attention_(backend.MakeAttention()),
+        read_(backend.device()),
+        sink_(backend.device()) {}
+
+  uint64_t bytes() const { return bytes_; }
+
+  /// Seconds for token `at` of each sequence; they come in order.
+  double Decode(uint32_t at) {
+    for (const auto& sequence : sequences_) {
+      if (at == 0) Must(sequence->Rollback(of_.depth));
+    }
+    std::vector<model::StepItem> items;
+    for (uint32_t i = 0; i < of_.batch; ++i) {
+      items.push_back({.sequence = sequences_[i].get(),
+                       .tokens = std::span(prompts_[i]).subspan(of_.depth + at, 1),
+                       .logits = logits_.data() + size_t{i} * of_.config.vocab});
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    Must(model_->Step(items, *attention_, *executor_));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  double Read() {
+    return Must(device_.Seconds(cuda::Stream::kCompute, [&] {
+      device_.Launch(cuda::ReadFloorArgs{
+          .from = read_.as<std::byte>(), .bytes = bytes_ / 16 * 16, .sink = sink_.as<uint32_t>()});
+    }));
+  }
+
+ private:
+  /// Every context is there but for the tokens of a round.
+  Result<void> Open() {
+    const Identity identity{.weights = model_->fingerprint()};
+    for (uint32_t i = 0; i < of_.batch; ++i) {
+      std::vector<TokenId>& prompt = prompts_.emplace_back(of_.depth + kTokens);
+      for (uint32_t t = 0; t < prompt.size(); ++t) {
+        prompt[t] = static_cast<TokenId>((t * 7919 + i * 104729) % of_.config.vocab);
+      }
+      QUIRE_ASSIGN(auto plan,
+                   cache_->Acquire({.identity = &identity, .tokens = prompt, .reuse = false}));
+      QUIRE_ASSIGN(auto sequence, cache_->Open(std::move(plan), {.publish = false}));
+      sequences_.push_back(std::move(sequence));
+    }
+    const uint32_t chunk = std::min(of_.depth, kRowsMax / of_.batch);
+    for (uint32_t at = 0; at < of_.depth; at += chunk) {
+      std::vector<model::StepItem> items;
+      for (uint32_t i = 0; i < of_.batch; ++i) {
+        items.push_back(
+            {.sequence = sequences_[i].get(),
+             .tokens = std::span(prompts_[i]).subspan(at, std::min(chunk, of_.depth - at))});
+      }
+      QUIRE_TRY(model_->Step(items, *attention_, *executor_));
+    }
+    return {};
+  }
+
+  const Shape of_;
+  cuda::Device& device_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<AttentionBackend> attention_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<std::vector<TokenId>> prompts_;
+  std::vector<float> logits_;
+  uint64_t bytes_ = 0;  // of weights, K and V
+  cuda::DeviceBuffer read_;
+  cuda::DeviceBuffer sink_;
+};
+
+Result<Subject> Step(cuda::Backend& backend, const Shape& of) {
+  QUIRE_ASSIGN(const auto batch, Batch::Create(backend, of));
+  return Timed{.unit = "ms/step",
+               .less_is_better = true,
+               .amount = 1e3 / kTokens,
+               .places = kTokens,
+               .slice = fmt::format("1 token of {} sequences after {} tokens, {} layers, {} MB",
+                                    of.batch, of.depth, of.config.layers, batch->bytes() >> 20),
+               .work = [=](uint32_t token) { return batch->Decode(token); },
+               .floor = [=](uint32_t) { return batch->Read(); }};
+}
+
+}  // namespace
+
+std::vector<Case> DeviceModelCases(cuda::Backend& backend) {
+  const bool emulated = backend.device().target() == "host";
+  std::vector<Shape> shapes;
+  if (emulated) {
+    shapes = {{.config = TinyShape(), .depth = 40, .batch = 2}};
+  } else {
+    for (const uint32_t depth : {512u, 4096u}) {
+      for (const uint32_t batch : {1u, 32u}) {
+        shapes.push_back({.config = LargeShape(kModelLayers), .depth = depth, .batch = batch});
+      }
+    }
+  }
+  std::vector<Case> cases;
+  for (const Shape& of : shapes) {
+    cases.push_back(
+        {.name = fmt::format("step/bf16/{}/b{}/{}", of.depth, of.batch, backend.device().target()),
+         .prepare = [=, &backend] { return Step(backend, of); }});
+  }
+  return cases;
+}
+
+}  // namespace quire::bench
