@@ -22,10 +22,10 @@
 namespace quire::bench {
 namespace {
 
-constexpr uint32_t kTokens = 8;      // of each sequence, that are decoded in a round
+constexpr uint32_t kDecoded = 8;     // of each sequence, that are decoded in a round
 constexpr uint32_t kRowsMax = 8192;  // of one step of a prompt
 
-struct Shape {
+struct StepShape {
   model::ModelConfig config{};
   uint32_t depth = 0;  // tokens of a context before the first that is decoded
   uint32_t batch = 1;
@@ -34,7 +34,7 @@ struct Shape {
 /// A model and a cache on the device, and sequences that share nothing.
 class Batch {
  public:
-  static Result<std::shared_ptr<Batch>> Create(cuda::Backend& backend, const Shape& of) {
+  static Result<std::shared_ptr<Batch>> Create(cuda::Backend& backend, const StepShape& of) {
     auto made = std::make_shared<Batch>(backend, of);
     QUIRE_ASSIGN(
         made->model_,
@@ -54,7 +54,7 @@ class Batch {
     QUIRE_TRY(made->Open());
     return made;
   }
-  Batch(cuda::Backend& backend, const Shape& of)
+  Batch(cuda::Backend& backend, const StepShape& of)
       : of_(of),
         device_(backend.device()),
         attention_(backend.MakeAttention()),
@@ -91,7 +91,7 @@ class Batch {
   Result<void> Open() {
     const Identity identity{.weights = model_->fingerprint()};
     for (uint32_t i = 0; i < of_.batch; ++i) {
-      std::vector<TokenId>& prompt = prompts_.emplace_back(of_.depth + kTokens);
+      std::vector<TokenId>& prompt = prompts_.emplace_back(of_.depth + kDecoded);
       for (uint32_t t = 0; t < prompt.size(); ++t) {
         prompt[t] = static_cast<TokenId>((t * 7919 + i * 104729) % of_.config.vocab);
       }
@@ -113,7 +113,7 @@ class Batch {
     return {};
   }
 
-  const Shape of_;
+  const StepShape of_;
   cuda::Device& device_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<AttentionBackend> attention_;
@@ -127,12 +127,12 @@ class Batch {
   cuda::DeviceBuffer sink_;
 };
 
-Result<Subject> Step(cuda::Backend& backend, const Shape& of) {
+Result<Subject> Step(cuda::Backend& backend, const StepShape& of) {
   QUIRE_ASSIGN(const auto batch, Batch::Create(backend, of));
   return Timed{.unit = "ms/step",
                .less_is_better = true,
-               .amount = 1e3 / kTokens,
-               .places = kTokens,
+               .amount = 1e3 / kDecoded,
+               .places = kDecoded,
                .slice = fmt::format("1 token of {} sequences after {} tokens, {} layers, {} MB",
                                     of.batch, of.depth, of.config.layers, batch->bytes() >> 20),
                .work = [=](uint32_t token) { return batch->Decode(token); },
@@ -143,7 +143,7 @@ Result<Subject> Step(cuda::Backend& backend, const Shape& of) {
 
 std::vector<Case> DeviceModelCases(cuda::Backend& backend) {
   const bool emulated = backend.device().target() == "host";
-  std::vector<Shape> shapes;
+  std::vector<StepShape> shapes;
   if (emulated) {
     shapes = {{.config = TinyShape(), .depth = 40, .batch = 2}};
   } else {
@@ -154,7 +154,7 @@ std::vector<Case> DeviceModelCases(cuda::Backend& backend) {
     }
   }
   std::vector<Case> cases;
-  for (const Shape& of : shapes) {
+  for (const StepShape& of : shapes) {
     cases.push_back(
         {.name = fmt::format("step/bf16/{}/b{}/{}", of.depth, of.batch, backend.device().target()),
          .prepare = [=, &backend] { return Step(backend, of); }});

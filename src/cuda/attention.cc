@@ -21,6 +21,7 @@ namespace quire::cuda {
 namespace {
 
 constexpr uint64_t kStatesBytes = uint64_t{256} << 20;  // of a wave
+constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each of 132 processors
 
 /// A plan on the device: its tables, and the arguments of its launches.
 struct SentPlan {
@@ -239,7 +240,7 @@ class DeviceAttention final : public AttentionBackend {
 
   Result<void> Fold(const AttentionShape& shape, const SentPlan& plan) {
     for (const SentPlan::Launch& fold : plan.folds) {
-      const uint32_t blocks = std::min(fold.tile_count, options_.fold_blocks);
+      const uint32_t blocks = std::min(fold.tile_count, kFoldBlocks);
       QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
       MmaArgs args = MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true, kQueryTilesMax);
       args.waiting = waiting_.as<float>();

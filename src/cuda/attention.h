@@ -23,7 +23,6 @@ struct AttentionOptions {
   uint32_t blocks_wanted = 2048;  // of threads, that compute splits
   // mma16: so many blocks of threads are enough to have a lane of the order each.
   uint32_t lane_blocks_wanted = 1024;
-  uint32_t fold_blocks = 264;  // that are there at once: two for each of 132 processors
 };
 
 /// Slots, queries, states and outputs are in the device's memory; tables and tasks are the host's

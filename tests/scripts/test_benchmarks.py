@@ -66,7 +66,9 @@ class Page(unittest.TestCase):
             {**step("cuda:0", "", 9.0), "status": "failed", "result": {}}]}
         file = self.records / "report.txt"
         file.write_text(json.dumps(said))
-        self.assertEqual(script(*self.flags, "report", "box", file).returncode, 0)
+        done = script(*self.flags, "report", "box", file)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("left out, failed: bench attention", done.stderr)
         self.assertEqual(script(*self.flags, "page").returncode, 0)
         text = self.page.read_text()
         self.assertIn("A device, driver 1.2, 80 MiB.", text)
@@ -75,6 +77,13 @@ class Page(unittest.TestCase):
             self.assertIn(f"| decode/bf16/4096/b32/g4/sm_90, {case} | {value} |", text)
         file.write_text(json.dumps({**said, "commit": "abc1234-dirty"}))
         self.assertIn("names no build", script(*self.flags, "report", "box", file).stderr)
+        missing = {"step": "environment/clocks", "status": "missing", "seconds": 0, "result": "no tool"}
+        for text, told in (("{}", "has no commit, date, steps"), ("no JSON", "report.json"),
+                           (json.dumps({**said, "steps": [missing]}), "no bench that ended")):
+            file.write_text(text)
+            done = script(*self.flags, "report", "box", file)
+            self.assertIn(told, done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
 
     def test_a_peer_has_a_table_of_its_own(self):
         rows = [{"case": "64 clients/sharing", "unit": "tokens/s", "value": 512.25, "peer": 64.5,

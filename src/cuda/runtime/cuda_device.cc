@@ -131,7 +131,6 @@ class CudaDevice final : public Device {
     Enter();
     void* memory = nullptr;
     const cudaError_t error = cudaMallocAsync(&memory, bytes, stream_);
-    Count(Stream::kCompute);
     if (error == cudaSuccess) return memory;
     static_cast<void>(cudaGetLastError());  // it is returned here, so later calls must not see it
     return Fail(ErrorCode::kNoSpace, fmt::format("cuda:{}: cannot allocate {} bytes: {}", number_,
@@ -139,7 +138,7 @@ class CudaDevice final : public Device {
   }
   void Free(void* memory) override {
     Enter();
-    if (memory != nullptr) Enqueued(Stream::kCompute, cudaFreeAsync(memory, stream_));
+    if (memory != nullptr) Note(cudaFreeAsync(memory, stream_));
   }
   bool Owns(const void* address) const override {
     cudaPointerAttributes attributes{};
@@ -150,48 +149,39 @@ class CudaDevice final : public Device {
   // The runtime takes the bytes before it returns only where the memory is not pinned.
   void CopyIn(const void* host, uint64_t bytes, void* device) override {
     Enter();
-    Enqueued(Stream::kCompute,
-             cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    Note(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
     Note(cudaStreamSynchronize(stream_));
   }
   void Copy(const void* from, void* to, const CopyShape& shape, Stream stream) override {
     Enter();
     if (IsPitched(shape)) {
-      return Enqueued(
-          stream, cudaMemcpy2DAsync(to, shape.to_stride_bytes, from, shape.from_stride_bytes,
+      return Note(cudaMemcpy2DAsync(to, shape.to_stride_bytes, from, shape.from_stride_bytes,
                                     shape.bytes, shape.count, cudaMemcpyDefault, StreamOf(stream)));
     }
     for (uint64_t i = 0; i < shape.count; ++i) {
-      Enqueued(stream,
-               cudaMemcpyAsync(static_cast<std::byte*>(to) + i * shape.to_stride_bytes,
-                               static_cast<const std::byte*>(from) + i * shape.from_stride_bytes,
-                               shape.bytes, cudaMemcpyDefault, StreamOf(stream)));
+      Note(cudaMemcpyAsync(static_cast<std::byte*>(to) + i * shape.to_stride_bytes,
+                           static_cast<const std::byte*>(from) + i * shape.from_stride_bytes,
+                           shape.bytes, cudaMemcpyDefault, StreamOf(stream)));
     }
   }
   void Zero(void* to, const CopyShape& shape, Stream stream) override {
     Enter();
     if (IsPitched(shape)) {
-      return Enqueued(stream, cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes,
-                                                shape.count, StreamOf(stream)));
+      return Note(cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes, shape.count,
+                                    StreamOf(stream)));
     }
     for (uint64_t i = 0; i < shape.count; ++i) {
-      Enqueued(stream, cudaMemsetAsync(static_cast<std::byte*>(to) + i * shape.to_stride_bytes, 0,
-                                       shape.bytes, StreamOf(stream)));
+      Note(cudaMemsetAsync(static_cast<std::byte*>(to) + i * shape.to_stride_bytes, 0, shape.bytes,
+                           StreamOf(stream)));
     }
   }
 
-  // Nothing new since the last time: `after` waits for all of it already.
   void Order(Stream before, Stream after) override {
-    const uint64_t calls = calls_[Number(before)].load(std::memory_order_acquire);
-    std::atomic<uint64_t>& ordered = ordered_[Number(before)][Number(after)];
-    if (ordered.load(std::memory_order_acquire) == calls) return;
     Enter();
     const cudaEvent_t event = NewEvent(StreamOf(before));
     if (event == nullptr) return Note(cudaStreamSynchronize(StreamOf(before)));
     Note(cudaStreamWaitEvent(StreamOf(after), event, 0));
     cudaEventDestroy(event);  // it goes when it is done
-    Count(after);             // streams that wait for `after` wait for `before` too
-    ordered.store(calls, std::memory_order_release);
   }
   std::unique_ptr<Fence> Record(Stream stream) override {
     Enter();
@@ -236,68 +226,67 @@ class CudaDevice final : public Device {
 
   void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchSplits(args, how, stream_));
+    Note(LaunchSplits(args, how, stream_));
   }
   void Launch(const MmaArgs& args, const MmaLaunch& how) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchMma(args, how, stream_));
+    Note(LaunchMma(args, how, stream_));
   }
   void Launch(const FoldArgs& args, uint32_t vectors) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchFold(args, vectors, stream_));
+    Note(LaunchFold(args, vectors, stream_));
   }
   void Launch(const WriteArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchWrite(args, stream_));
+    Note(LaunchWrite(args, stream_));
   }
   void Launch(const ReadArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchRead(args, stream_));
+    Note(LaunchRead(args, stream_));
   }
   void Launch(const EncodeArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchEncode(args, stream_));
+    Note(LaunchEncode(args, stream_));
   }
   void Launch(const ChecksumArgs& args, Stream stream) override {
     Enter();
-    Enqueued(stream, LaunchChecksum(args, StreamOf(stream)));
+    Note(LaunchChecksum(args, StreamOf(stream)));
   }
   void Launch(const MatmulArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute,
-             args.mma ? LaunchMmaProduct(args, stream_) : LaunchMatmul(args, stream_));
+    Note(args.mma ? LaunchMmaProduct(args, stream_) : LaunchMatmul(args, stream_));
   }
   void Launch(const EmbedArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchEmbed(args, stream_));
+    Note(LaunchEmbed(args, stream_));
   }
   void Launch(const NormArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchNorm(args, stream_));
+    Note(LaunchNorm(args, stream_));
   }
   void Launch(const HeadsArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchHeads(args, stream_));
+    Note(LaunchHeads(args, stream_));
   }
   void Launch(const GateArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchGate(args, stream_));
+    Note(LaunchGate(args, stream_));
   }
   void Launch(const AddArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchAdd(args, stream_));
+    Note(LaunchAdd(args, stream_));
   }
   void Launch(const ReadFloorArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchReadFloor(args, stream_));
+    Note(LaunchReadFloor(args, stream_));
   }
   void Launch(const MultiplyFloorArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchMultiplyFloor(args, stream_));
+    Note(LaunchMultiplyFloor(args, stream_));
   }
   void Launch(const MatrixFloorArgs& args) override {
     Enter();
-    Enqueued(Stream::kCompute, LaunchMatrixFloor(args, stream_));
+    Note(LaunchMatrixFloor(args, stream_));
   }
 
  private:
@@ -305,13 +294,6 @@ class CudaDevice final : public Device {
   void Enter() const { cudaSetDevice(number_); }
 
   void Note(int error) { error_.Note(error); }
-  /// The end of every call that gives a stream work.
-  void Enqueued(Stream stream, int error) {
-    Note(error);
-    Count(stream);
-  }
-  void Count(Stream stream) { calls_[Number(stream)].fetch_add(1, std::memory_order_release); }
-  static size_t Number(Stream stream) { return static_cast<size_t>(stream); }
   cudaStream_t StreamOf(Stream stream) const { return streams_[static_cast<size_t>(stream)]; }
 
   /// Whether one call does for all its pieces: CUDA refuses those that lie further apart.
@@ -338,10 +320,6 @@ class CudaDevice final : public Device {
   const cudaStream_t stream_;  // of kCompute
   FirstError error_;
   PinnedAllocator pinned_;
-  // So many calls have given a stream work, and so many of one another waits for.
-  std::array<std::atomic<uint64_t>, std::size(kStreams)> calls_{};
-  std::array<std::array<std::atomic<uint64_t>, std::size(kStreams)>, std::size(kStreams)>
-      ordered_{};
 };
 
 uint32_t CapabilityOf(const cudaDeviceProp& properties) {
