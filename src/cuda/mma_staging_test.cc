@@ -250,5 +250,27 @@ TEST(MmaStagings, BoxesFitIntoSharedMemory) {
   }
 }
 
+// What other architectures have is enough for the shapes of most models.
+TEST(MmaStagings, ShapesThatDoNotFitAreRefusedByName) {
+  const auto refused = [](uint32_t dim, Codec codec, bool rotated) {
+    const AttentionShape shape = MakeShape({.key_dim = dim,
+                                            .value_dim = dim,
+                                            .key_codec = codec,
+                                            .value_codec = codec,
+                                            .rotated = rotated});
+    EXPECT_TRUE(SupportsMma(shape, kSm90SharedMax));
+    const auto supports = SupportsMma(shape, kMmaSharedMax);
+    return supports ? std::string() : supports.error().message;
+  };
+  for (const Codec codec : {Codec::kBf16, Codec::kInt8, Codec::kNf4}) {
+    for (uint32_t dim = kMmaDimStep; dim <= 192; dim += kMmaDimStep) {
+      EXPECT_EQ(refused(dim, codec, codec != Codec::kBf16), "") << CodecName(codec) << " " << dim;
+    }
+    const std::string told = refused(256, codec, codec != Codec::kBf16);
+    EXPECT_NE(told.find("256 and 256 channels take"), std::string::npos) << CodecName(codec);
+    EXPECT_NE(told.find("--arithmetic fma32"), std::string::npos) << CodecName(codec);
+  }
+}
+
 }  // namespace
 }  // namespace quire::cuda

@@ -44,18 +44,13 @@ class MmaStates {
     for (uint64_t split = work.split;;) {
       scores_.Find();
       Weigh();
-      const uint64_t states = tile.states_begin + (split - tile.split_begin) * tile.queries();
+      const uint64_t state = (tile.by_lanes ? work.split : split) - tile.split_begin;
       const bool is_last = split + step >= end;
       for (uint32_t group = 0; group * kMmaChannels < shape_.value.dim; ++group) {
         SumValues(group);
         TakeSums();
-        if (!tile.by_lanes) {
-          Leave(states, group);
-        } else {
-          Fold(split == work.split);
-          if (is_last)
-            Leave(tile.states_begin + (work.split - tile.split_begin) * tile.queries(), 0);
-        }
+        if (tile.by_lanes) Fold(split == work.split);
+        if (!tile.by_lanes || is_last) Leave(tile.states_begin + state * tile.queries(), group);
       }
       if (is_last) return;
       split += step;
