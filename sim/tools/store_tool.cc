@@ -1,10 +1,12 @@
 // A process that writes records to a real store until it is killed, and one that checks the records
 // that are left. tests/e2e/test_store.py runs both.
 //   store_tool write DIR FIRST COUNT LAYER_BYTES CAP   prints "ok N" for each durable record
-//   store_tool check DIR LAYER_BYTES CAP               numbers on stdin; prints one JSON object
+//   store_tool check DIR LAYER_BYTES CAP               numbers on stdin; prints "open", and one JSON object
+//                                                      at the end of its input
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <iostream>
@@ -108,6 +110,8 @@ int Main(int argc, char** argv) {
   const std::chrono::duration<double, std::milli> open_ms =
       std::chrono::steady_clock::now() - begin;
   if (writes) return Write(**store, layout, Number(argv[3]), Number(argv[4]));
+  fmt::print("open\n");
+  std::fflush(stdout);
   Checked checked;
   uint64_t number = 0;
   while (std::cin >> number) CheckOne(**store, layout, number, checked);

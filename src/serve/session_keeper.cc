@@ -123,9 +123,9 @@ void SessionKeeper::Take(EndSessionCommand command) {
   Session& session = *found->second;
   const bool has_file = store_ != nullptr && !session.name.empty();
   const bool awaits_text = !session.text_from.is_none() && !session.lost;
+  session.sequence.reset();  // before its end is settled, or a demotion that follows finds it in use
   if (has_file && command.file == SessionFile::kKept && awaits_text) {
     session.closing = true;
-    session.sequence.reset();
     session.opened = [opened = std::move(session.opened),
                       closed = ThenGiveBack(session.name, std::move(command.settled))](
                          const Result<void>& outcome) mutable {

@@ -235,6 +235,24 @@ TEST_F(SessionRestartTest, AClosedSessionIsOpenedAgain) {
   EXPECT_EQ(Turn(again, SomeTokens(3, 2), 1).prompt_tokens, 38u);
 }
 
+TEST_F(SessionRestartTest, AnEndIsSettledWhenItsBlocksAreFree) {
+  Make(64);
+  const SessionId closed = OpenNew("s");
+  const SessionId ended = OpenNew("t");
+  const SessionId plain = engine_->OpenSession({}).value();
+  for (const SessionId session : {closed, ended, plain}) Turn(session, SomeTokens(30, 1), 5);
+  std::vector<uint64_t> left;
+  const auto settled = [&](Result<void>) { left.push_back(cache_->stats().sequences); };
+  ASSERT_EQ(cache_->stats().sequences, 3u);
+  ASSERT_TRUE(engine_->CloseSession(closed, settled).has_value());  // its file is as it should be
+  Settle();
+  ASSERT_TRUE(engine_->EndSession(ended, settled).has_value());
+  Settle();
+  ASSERT_TRUE(engine_->EndSession(plain, settled).has_value());
+  Settle();
+  EXPECT_EQ(left, (std::vector<uint64_t>{2, 1, 0}));
+}
+
 TEST_F(SessionRestartTest, AFailingDiskCostsNoAnswer) {
   Make(64);
   const SessionId session = OpenNew("s", kSampled);
