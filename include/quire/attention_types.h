@@ -60,7 +60,8 @@ struct AttentionShape {
   StreamLayout value{};        // same heads and block_tokens as key; dim may differ
   StreamLayout open_key{};     // of the blocks that a row reads open; heads 0: as key
   StreamLayout open_value{};   // likewise
-  uint32_t open_blocks = 0;    // whole blocks before its own that a row reads open too
+  uint32_t open_blocks = 0;    // whole blocks before its own that a row reads open too, or
+                               // kOpenWherePresent
   float scale = 0.0f;          // multiplies q before the dot product
   uint32_t window_tokens = 0;  // 0: full attention
   uint32_t sink_tokens = 0;    // with a window: first tokens that stay visible
@@ -73,6 +74,10 @@ struct AttentionShape {
   // Null: none.
   const float* alibi_slopes = nullptr;
 };
+
+/// As open_blocks: every row reads open whatever has a slot in the open table, and what has none
+/// sealed (a precision ladder). Within a split the blocks that are read open come last.
+inline constexpr uint32_t kOpenWherePresent = UINT32_MAX;
 
 /// In a block table: the block has no slot there, because a window has passed it or because it has
 /// no bytes in this form.
@@ -103,8 +108,8 @@ struct BlockTable {
 };
 
 /// Both forms of the same sequences. A row reads its own block and `open_blocks` before it from
-/// `open`, every earlier one from `sealed`; of codecs that store values as they are, the two are
-/// the same table.
+/// `open`, every earlier one from `sealed` (but see kOpenWherePresent); of codecs that store values
+/// as they are, the two are the same table.
 struct BlockTables {
   BlockTable sealed{};
   BlockTable open{};

@@ -31,6 +31,7 @@ struct SlotRow {
         stride_bytes(table.slot_stride_bytes),
         slots(item.has_splits() ? table.Row(item.task->sequence) : nullptr) {}
 
+  bool Has(uint64_t block) const { return slots[block] != kNoSlot; }
   const std::byte* At(uint64_t block) const { return base + slots[block] * stride_bytes; }
 
   const std::byte* base;
@@ -259,12 +260,11 @@ class ItemRun {
       }
     }
     forms[0].count = forms[1].count = 0;
-    const uint64_t first_open = FirstOpenBlock(shape_, first_position_);
     for (; seen != 0; seen &= seen - 1) {
       const auto index = static_cast<uint32_t>(std::countr_zero(seen));
       const uint64_t token = split * kSplitTokens + index * kColumnTokens;
       const uint64_t block = token / shape_.key.block_tokens;
-      const bool is_open = block >= first_open;
+      const bool is_open = IsReadOpen(shape_, first_position_, block, open_.Has(block));
       const int form = is_open && has_open_form_ ? 1 : 0;
       AddColumn(forms_[form], (is_open ? open_ : sealed_).At(block), index,
                 static_cast<uint32_t>(token % shape_.key.block_tokens), &forms[form]);

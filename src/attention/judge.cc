@@ -53,9 +53,10 @@ struct Place {
 Place Find(const Context& context, const StreamLayout& sealed, const StreamLayout& open,
            uint64_t token) {
   const uint64_t block = token / sealed.block_tokens;
-  const bool is_open = block >= FirstOpenBlock(context.shape, context.position);
-  const BlockTable& table = is_open ? context.tables.open : context.tables.sealed;
-  return {is_open ? open : sealed, table.BlockAt(context.sequence, block),
+  const std::byte* const in_open = context.tables.open.BlockAt(context.sequence, block);
+  const bool is_open = IsReadOpen(context.shape, context.position, block, in_open != nullptr);
+  return {is_open ? open : sealed,
+          is_open ? in_open : context.tables.sealed.BlockAt(context.sequence, block),
           static_cast<uint32_t>(token % sealed.block_tokens)};
 }
 

@@ -55,7 +55,7 @@ Setup Draw() {
     s.shape.key_inner = InnerAxis::kDim;
   }
   s.shape.rotated = *rc::gen::inRange(0, 2) == 0;
-  s.shape.open_blocks = *rc::gen::element(0u, 0u, 1u, 2u, 8u, 17u, 100u);
+  s.shape.open_blocks = *rc::gen::element(0u, 0u, 1u, 2u, 8u, 17u, 100u, kOpenWherePresent);
   s.shape.has_sinks = *rc::gen::inRange(0, 3) == 0;
   s.shape.has_slopes = *rc::gen::inRange(0, 3) == 0;
   s.first_position = DrawPosition();

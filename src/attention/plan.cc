@@ -126,7 +126,7 @@ class TaskPlanner {
     const uint32_t rows = std::min(RowsPerTile(shape_), task_.rows - begin);
     const uint64_t block_tokens = shape_.key.block_tokens;
     const uint64_t position = task_.first_position + begin;
-    bool same = !HasOpenForm(shape_);
+    bool same = !HasOpenForm(shape_) || shape_.open_blocks == kOpenWherePresent;
     const uint64_t blocks_per_split = kSplitTokens / block_tokens;
     const uint64_t first =
         std::max(FirstOpenBlock(shape_, position), work_.splits.begin * blocks_per_split);

@@ -10,14 +10,16 @@
 namespace quire::attention {
 namespace {
 
-/// Element (token, d) as a query sees it that reads blocks from `first_open` on open.
-double Load(const StreamLayout& sealed, const StreamLayout& open, const BlockTables& tables,
-            uint32_t sequence, uint32_t head, uint64_t first_open, uint64_t token, uint32_t d) {
+/// Element (token, d) of one stream as the query at `position` sees it.
+double Load(const AttentionShape& shape, const StreamLayout& sealed, const StreamLayout& open,
+            const BlockTables& tables, uint32_t sequence, uint32_t head, uint64_t position,
+            uint64_t token, uint32_t d) {
   const uint64_t block = token / sealed.block_tokens;
   const auto in_block = static_cast<uint32_t>(token % sealed.block_tokens);
-  const bool is_open = block >= first_open;
+  const std::byte* const in_open = tables.open.BlockAt(sequence, block);
+  const bool is_open = IsReadOpen(shape, position, block, in_open != nullptr);
   const StreamLayout& stream = is_open ? open : sealed;
-  const std::byte* slot = (is_open ? tables.open : tables.sealed).BlockAt(sequence, block);
+  const std::byte* slot = is_open ? in_open : tables.sealed.BlockAt(sequence, block);
   const double code = StoredCode(stream, slot, head, in_block, d);
   if (IsIdentity(stream.codec)) return code;
   const auto [scale, mid] = LoadScale(stream, slot, head, in_block);
@@ -44,7 +46,6 @@ void AttendOne(const AttentionShape& shape, const BlockTables& tables, uint32_t 
   const uint32_t head = query_head / (shape.query_heads / shape.key.heads);
   std::vector<double> query(query_row, query_row + shape.key.dim);
   if (shape.key.rotated) query = Rotated(query);
-  const uint64_t first_open = FirstOpenBlock(shape, position);
   std::vector<double> sums(shape.value.dim);
   std::vector<uint64_t> tokens;
   std::vector<double> scores;
@@ -53,7 +54,8 @@ void AttendOne(const AttentionShape& shape, const BlockTables& tables, uint32_t 
     if (!in_window && t >= shape.sink_tokens) continue;
     double score = 0;
     for (uint32_t d = 0; d < shape.key.dim; ++d) {
-      score += query[d] * Load(shape.key, OpenKey(shape), tables, sequence, head, first_open, t, d);
+      score += query[d] *
+               Load(shape, shape.key, OpenKey(shape), tables, sequence, head, position, t, d);
     }
     tokens.push_back(t);
     score *= double{shape.scale};
@@ -72,8 +74,8 @@ void AttendOne(const AttentionShape& shape, const BlockTables& tables, uint32_t 
     const double weight = std::exp(scores[i] - max);
     sum += weight;
     for (uint32_t d = 0; d < shape.value.dim; ++d) {
-      sums[d] += weight * Load(shape.value, OpenValue(shape), tables, sequence, head, first_open,
-                               tokens[i], d);
+      sums[d] += weight * Load(shape, shape.value, OpenValue(shape), tables, sequence, head,
+                               position, tokens[i], d);
     }
   }
   if (shape.value.rotated) sums = Rotated(sums);

@@ -113,6 +113,7 @@ class TaskCheck {
   /// A block is read open by the first row that comes to it, if not by the first of all, and sealed
   /// by those that have left it more than open_blocks behind and see back so far.
   Result<void> CheckForms(BlockRange blocks, uint64_t window) const {
+    if (shape_.open_blocks == kOpenWherePresent) return CheckEitherForm(blocks);
     const uint64_t first_open = FirstOpenBlock(shape_, task_.first_position);
     QUIRE_TRY(CheckSlots(tables_.open, blocks.After(first_open)));
     QUIRE_TRY(CheckSlots(tables_.sealed, blocks.Before(first_open)));
@@ -120,6 +121,21 @@ class TaskCheck {
     if (window <= open_tokens + 1) return {};
     return CheckSlots(tables_.sealed,
                       blocks.After(first_open).Before(FirstOpenBlock(shape_, last_position())));
+  }
+
+  Result<void> CheckEitherForm(BlockRange blocks) const {
+    const uint32_t* const open = tables_.open.Row(task_.sequence);
+    const uint64_t blocks_per_split = kSplitTokens / shape_.key.block_tokens;
+    for (uint64_t block = blocks.begin; block < blocks.end; ++block) {
+      if (open[block] != kNoSlot) continue;
+      QUIRE_TRY(CheckSlots(tables_.sealed, {.begin = block, .end = block + 1}));
+      const bool is_first = block == blocks.begin || block % blocks_per_split == 0;
+      if (is_first || open[block - 1] == kNoSlot || !IsAsked(block)) continue;
+      return Bad(fmt::format("sequence: {} has block {} in the open table, and not block {} of the "
+                             "same split",
+                             task_.sequence, block - 1, block));
+    }
+    return {};
   }
 
   /// Whether the block lies in a lane that is asked for.

@@ -23,6 +23,13 @@ constexpr uint64_t FirstOpenBlock(const AttentionShape& shape, uint64_t position
   return own_block - std::min<uint64_t>(own_block, shape.open_blocks);
 }
 
+/// Whether the row at `position` reads a block open; `has_open`: it has a slot in the open table.
+constexpr bool IsReadOpen(const AttentionShape& shape, uint64_t position, uint64_t block,
+                          bool has_open) {
+  if (shape.open_blocks == kOpenWherePresent) return has_open;
+  return block >= FirstOpenBlock(shape, position);
+}
+
 /// Tokens [begin, end) of a split, counted from its first.
 struct TokenRange {
   uint32_t begin = 0;

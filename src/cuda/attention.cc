@@ -73,6 +73,7 @@ class DeviceAttention final : public AttentionBackend {
     }
     if (!IsIdentity(attention::OpenKey(shape).codec)) return cannot("open_key encodes");
     if (!IsIdentity(attention::OpenValue(shape).codec)) return cannot("open_value encodes");
+    if (shape.open_blocks == kOpenWherePresent) return cannot("open_blocks is kOpenWherePresent");
     if (shape.sink_logits != nullptr) return cannot("sink_logits are set");
     if (shape.alibi_slopes != nullptr) return cannot("alibi_slopes are set");
     if (options_.arithmetic == Arithmetic::kMma16) {
