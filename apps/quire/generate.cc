@@ -35,6 +35,7 @@ struct GenerateFlags {
   uint32_t repeat = 1;
   uint32_t beside = 0;
   std::string on_full = "reject";
+  double approximate = 0;
   std::string logits_out;
   bool stats = false;
   bool json = false;
@@ -136,6 +137,8 @@ nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::
           {"ms_per_token", response.ms_per_token},
           {"kv_bytes", response.kv_bytes},
           {"streamed_tokens", response.sequence.tokens_streamed},
+          {"approximate_tokens", response.sequence.tokens_approximate},
+          {"approximate_error", response.sequence.approximate_error},
           {"logits_digest", ToHex(response.logits_digest)}};
 }
 
@@ -208,6 +211,7 @@ Result<int> Generate(const GenerateFlags& flags, ranks::Group* group) {
                          .max_tokens = flags.max_tokens,
                          .stop_tokens = StopTokens(runtime->model().config(), generation),
                          .sampling = SamplingOf(flags, generation),
+                         .approximate_error_max = static_cast<float>(flags.approximate),
                          .keep = flags.keep,
                          .adapter = flags.runtime.adapters.empty()
                                         ? std::string()
@@ -320,6 +324,12 @@ void AddGenerate(Command& program) {
                .check = Between<int>{0, 256},
                .shows_default = true});
   AddOnFullFlag(command, flags->on_full);
+  command.Add({.name = "--approximate",
+               .value = &flags->approximate,
+               .help = "With --ladder: the largest relative error of blocks in the lower precision "
+                       "that the prompt may begin with; 0: the answer is exact",
+               .check = Between<double>{0, 1},
+               .shows_default = true});
   command.Add({.name = "--keep",
                .value = &flags->keep.share,
                .help = "Share of the prompt's blocks to go on with, above 0 to 1; below 1 what "

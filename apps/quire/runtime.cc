@@ -67,6 +67,13 @@ Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute)
   profile.codecs = {{StreamRole::kKey, k}, {StreamRole::kValue, v}};
   profile.residual_tokens = flags.residual_tokens;
   profile.compute = compute;
+  if (flags.ladder.empty()) return profile;
+  if (!flags.k.empty() || !flags.v.empty() || flags.residual_tokens != 0) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--ladder: names the codecs of K and V itself; leave --kv, --k, --v and --residual "
+                "out");
+  }
+  QUIRE_TRY(SetLadder(flags.ladder, profile));
   return profile;
 }
 
@@ -151,6 +158,12 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
                .value = &flags.residual_tokens,
                .help = "Last tokens that are read in full precision, where the codec encodes",
                .shows_default = true});
+  command.Add({.name = "--ladder",
+               .value = &flags.ladder,
+               .help =
+                   "f16:int8: blocks that grow cold stay in the second codec alone, and so they "
+                   "go to a store; requests that accept approximate blocks find them "
+                   "(docs/ladder.md; default: none)"});
   command.Add({.name = "--layout",
                .value = &flags.layout,
                .help = "Order of the arena's axes",

@@ -139,6 +139,11 @@ struct AcquireRequest {
   // no lookup, hit, miss or refusal, no use of a block. Such a request may be tried again at will.
   // Pin and Unpin do not read it.
   const SequenceOptions* open_as = nullptr;
+  // With a precision ladder (NumericProfile::residual_tokens): the largest error of blocks in the
+  // lower precision that the request accepts, relative, of K and V each, as it was measured when
+  // they were encoded. A sequence that begins with such blocks publishes nothing. 0: it accepts
+  // none, and its results are exact. Pin does not read it.
+  float approximate_error_max = 0.0f;
 };
 
 /// The blocks that the cache has of a prompt. They stay pinned until the plan is opened or
@@ -157,6 +162,9 @@ class Plan {
   uint64_t loadable_tokens() const;
   /// Bytes that Load reads.
   uint64_t loadable_bytes() const;
+  /// Of the tokens found, those in the lower precision of a ladder, and the largest error of theirs.
+  uint64_t approximate_tokens() const;
+  float approximate_error() const;
   /// The reason of the first missing token.
   MissReason reason() const;
   /// All missing tokens in order, in runs with one reason each.

@@ -70,6 +70,9 @@ typedef struct quire_engine_options {
   // A model of bf16 may have "dot16": by the processor's products of bf16, that is "dot16-amx" or
   // else "dot16-avx512", whichever it has; blocks of one are never taken for another's.
   const char* arithmetic;
+  // "f16:int8": blocks that grow cold stay in the second codec alone, and so they go to the store;
+  // turns find them that accept them (docs/ladder.md). `codec` is 0 then. NULL: none.
+  const char* ladder;
 } quire_engine_options;
 
 /// Loads the model and opens the store; a thread of the engine's own computes from now on.
@@ -232,6 +235,10 @@ typedef struct quire_turn_options {
   uint64_t keep_blocks;
   // Of quire_engine_ask and quire_engine_demote alone: a session has its own. NULL: the base model.
   const char* adapter;
+  // With a ladder: the largest relative error of blocks in the lower precision that it may begin
+  // with. 0: none, the answer is exact.
+  float approximate_error_max;
+  int32_t reserved1;
 } quire_turn_options;
 
 /// One prompt and its answer, in no session: only cached blocks of its text stay. The handle can be
@@ -284,8 +291,10 @@ typedef struct quire_event {
   uint64_t generated_tokens;
   quire_finish finish;
   int32_t reserved0;
-  uint64_t dropped_tokens;   // of the prompt, by keep_share
-  uint64_t retained_tokens;  // of the text, by retain_us: whole blocks
+  uint64_t dropped_tokens;         // of the prompt, by keep_share
+  uint64_t retained_tokens;        // of the text, by retain_us: whole blocks
+  uint64_t approximate_tokens;     // of the text, in the lower precision of a ladder
+  uint64_t approximate_error_ppm;  // the largest of theirs, in parts per million, rounded up
 } quire_event;
 
 /// Waits for the next event of a turn.

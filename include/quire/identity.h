@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/geometry.h"
@@ -65,11 +66,18 @@ struct CodecRule {
   bool operator==(const CodecRule&) const = default;
 };
 
+/// As NumericProfile::residual_tokens: a precision ladder. Rows read every block open that has an
+/// open form. Under pressure published blocks lose that form and stay in the sealed one, and so they
+/// go to a store; requests find them only where they accept approximate blocks
+/// (AcquireRequest::approximate_error_max).
+inline constexpr uint32_t kPrecisionLadder = UINT32_MAX;
+
 /// The part of identity that says how numbers are made. Same profile, same bits.
 struct NumericProfile {
   uint32_t block_tokens = kBlockTokensDefault;
   // Where codecs encode, a row reads the last R tokens in the open form, rounded up to blocks, and
-  // a prompt is found only up to where such forms were kept (docs/cache.md, Twins).
+  // a prompt is found only up to where such forms were kept (docs/cache.md, Twins). Or
+  // kPrecisionLadder.
   uint32_t residual_tokens = 0;
   Codec open_dtype = Codec::kF16;   // form of blocks that are still being written
   std::vector<CodecRule> codecs{};  // per stream; see CodecFor
@@ -79,15 +87,24 @@ struct NumericProfile {
 
   /// The same codec for every stream, open form included.
   static NumericProfile Uniform(Codec codec, uint32_t block_tokens = kBlockTokensDefault);
+  bool has_ladder() const { return residual_tokens == kPrecisionLadder; }
   /// Codec of a stream; kInvalidArgument when no rule covers it.
   Result<Codec> CodecFor(StreamRole role) const;
   /// Whole blocks before its own that a row reads open. Needs block_tokens > 0.
   uint32_t residual_blocks() const {
+    if (has_ladder()) return kPrecisionLadder;
     return residual_tokens / block_tokens + (residual_tokens % block_tokens != 0 ? 1 : 0);
   }
 
   bool operator==(const NumericProfile&) const = default;
 };
+
+/// Gives a profile a precision ladder, by name: "f16:int8". What sequences compute is written in the
+/// first codec, which stores values as they are; what grows cold is left in the second.
+///
+/// Errors: kInvalidArgument no ladder has this name; kUnsupported one with more steps. Nothing
+///         changes then
+Result<void> SetLadder(std::string_view steps, NumericProfile& profile);
 
 /// Tenants that agreed to share. Private by default: a domain is one tenant.
 struct Domain {

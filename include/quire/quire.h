@@ -137,6 +137,7 @@ enum {
   QUIRE_EXPIRED = 8,        // it was here, and was not used for the tenant's ttl
   QUIRE_QUOTA = 9,          // it was here, and went because the tenant's own quota was full
   QUIRE_NO_TWIN = 10,       // here, but not the open forms that residual_tokens would read
+  QUIRE_APPROXIMATE = 15,   // here, but in the lower precision of a ladder, which was not accepted
   // 11 is reserved: it was QUIRE_SPILLED until 0.2.
   QUIRE_NOT_LOADED = 12,   // the store has it, and it was not loaded
   QUIRE_LOAD_FAILED = 13,  // it did not come: damaged, gone, or the disk or the device failed
@@ -194,7 +195,8 @@ typedef struct quire_cache_options {
   const char* policy;         // which block goes first (docs/policies.md); NULL: "lru"
   quire_eviction_batch eviction_batch;  // 0: QUIRE_EXACT
   // With codecs that encode: the last tokens before a query's block that it reads as they were
-  // written, rounded up to blocks (docs/cache.md, Twins).
+  // written, rounded up to blocks (docs/cache.md, Twins). Or QUIRE_PRECISION_LADDER: what grows cold
+  // stays in `codec` alone (docs/ladder.md).
   uint64_t residual_tokens;
   quire_codec open_codec;  // of what is not encoded yet: QUIRE_F32 to QUIRE_BF16; 0: QUIRE_F16
   // Not 0: a codec that quire_attend, the layout or a stream does not take gives way to one that
@@ -210,6 +212,9 @@ typedef struct quire_cache_options {
   const char* events_replay;
   const char* events_topic;
 } quire_cache_options;
+
+/// As quire_cache_options::residual_tokens.
+#define QUIRE_PRECISION_LADDER UINT32_MAX
 
 /// Makes a cache.
 /// Errors: QUIRE_INVALID_ARGUMENT names the field; QUIRE_NO_SPACE hot_bytes cannot hold one block;
@@ -376,6 +381,11 @@ typedef struct quire_acquire_request {
   const int32_t* tokens;  // [token_count], the whole prompt
   size_t token_count;
   int32_t no_reuse;  // not 0: plan a sequence that shares nothing
+  int32_t reserved0;
+  // With a precision ladder: the largest relative error of blocks in the lower precision that the
+  // request accepts. A sequence that begins with such blocks publishes nothing. 0: none, it is exact.
+  float approximate_error_max;
+  int32_t reserved1;
 } quire_acquire_request;
 
 /// Pins the longest cached prefix of a prompt; at least one token is left to compute.
@@ -417,6 +427,10 @@ uint64_t quire_plan_resident_tokens(const quire_plan* plan);
 uint64_t quire_plan_missing_tokens(const quire_plan* plan);
 /// Of the missing tokens, those that quire_load can bring. 0 for NULL.
 uint64_t quire_plan_loadable_tokens(const quire_plan* plan);
+/// Of the tokens found, those in the lower precision of a ladder, and the largest error of theirs.
+/// 0 for NULL.
+uint64_t quire_plan_approximate_tokens(const quire_plan* plan);
+float quire_plan_approximate_error(const quire_plan* plan);
 /// 0 for NULL only.
 quire_reason quire_plan_reason(const quire_plan* plan);
 /// The first token of the prompt that differs from the cached block behind the equal tokens. 0: no
@@ -475,12 +489,14 @@ quire_code quire_sequence_cursor(const quire_sequence* sequence, uint32_t layer,
 
 typedef struct quire_sequence_stats {
   size_t size;
-  uint64_t tokens_used;      // committed
-  uint64_t tokens_reserved;  // room in the blocks it holds
-  uint32_t blocks_shared;    // published blocks it leases
-  uint32_t blocks_own;       // private blocks
-  uint64_t bytes;            // of all slots it holds, shared ones included
-  uint64_t tokens_streamed;  // of tokens_used, those that are read back from the store
+  uint64_t tokens_used;            // committed
+  uint64_t tokens_reserved;        // room in the blocks it holds
+  uint32_t blocks_shared;          // published blocks it leases
+  uint32_t blocks_own;             // private blocks
+  uint64_t bytes;                  // of all slots it holds, shared ones included
+  uint64_t tokens_streamed;        // of tokens_used, those that are read back from the store
+  uint64_t tokens_approximate;     // of tokens_used, those in the lower precision of a ladder
+  uint64_t approximate_error_ppm;  // the largest of theirs, in parts per million, rounded up
 } quire_sequence_stats;
 
 /// Fills *stats.

@@ -55,6 +55,12 @@ struct CacheStats {
   uint64_t lookups = 0;
   uint64_t lookup_tokens = 0;  // prompt tokens asked for
   uint64_t hit_tokens = 0;     // of these, found
+  // With a precision ladder: of the tokens found, those in the lower precision; blocks that were
+  // left in it alone; and the mean of the errors measured when blocks were encoded.
+  uint64_t approximate_hit_tokens = 0;
+  uint64_t demoted_total = 0;
+  double key_error_mean = 0.0;
+  double value_error_mean = 0.0;
   uint64_t published_total = 0;
   uint64_t deduplicated_total = 0;  // blocks two sequences computed at once; one copy was kept
   uint64_t evicted_total = 0;
@@ -91,8 +97,10 @@ enum class MissReason : uint8_t {
   kNotLoaded = 12,   // the store has it, and it was not loaded
   kLoadFailed = 13,  // it did not come: damaged, gone, or the disk or the device failed
   kLoadLate = 14,    // it did not come in time, or was cancelled
+  // Known in the lower precision of a ladder alone, with an error that the request does not accept.
+  kApproximate = 15,
 };
-inline constexpr uint32_t kMissReasonsEnd = 15;
+inline constexpr uint32_t kMissReasonsEnd = 16;
 std::string_view MissReasonName(MissReason reason);
 
 /// Consecutive missing tokens with one reason.
@@ -163,13 +171,15 @@ struct CacheEntry {
 
 /// One sequence, now.
 struct SequenceStats {
-  uint64_t tokens_used = 0;      // committed
-  uint64_t tokens_reserved = 0;  // room in the blocks it holds
-  uint64_t tokens_max = 0;       // most it may hold; under OnFull::kFewer the admitted tokens
-  uint32_t blocks_shared = 0;    // published blocks it leases
-  uint32_t blocks_own = 0;       // private blocks
-  uint64_t bytes = 0;            // of all slots it holds, shared ones included
-  uint64_t tokens_streamed = 0;  // of its context, that only the store has
+  uint64_t tokens_used = 0;         // committed
+  uint64_t tokens_reserved = 0;     // room in the blocks it holds
+  uint64_t tokens_max = 0;          // most it may hold; under OnFull::kFewer the admitted tokens
+  uint32_t blocks_shared = 0;       // published blocks it leases
+  uint32_t blocks_own = 0;          // private blocks
+  uint64_t bytes = 0;               // of all slots it holds, shared ones included
+  uint64_t tokens_streamed = 0;     // of its context, that only the store has
+  uint64_t tokens_approximate = 0;  // of its context, in the lower precision of a ladder
+  float approximate_error = 0.0f;   // the largest of theirs
 };
 
 /// The same as one JSON object and as aligned text for people.

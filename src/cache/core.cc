@@ -95,9 +95,8 @@ uint64_t FitSplits(const LockedState& cache, uint64_t most) {
 // A store that can take none of its blocks would drop all of them, with one warning in the log.
 Result<void> FitStore(LockedState& cache) {
   const RecordShapes& shapes = cache.shapes();
-  const bool has_twins = cache.classes().count() > cache.classes().group_count();
-  const uint64_t bytes =
-      std::max(shapes.sealed().record_bytes(), has_twins ? shapes.twins().record_bytes() : 0);
+  const uint64_t bytes = std::max(shapes.sealed().record_bytes(),
+                                  shapes.has_twins() ? shapes.twins().record_bytes() : 0);
   const uint64_t most = cache.transfers()->FitRecords(bytes);
   if (bytes <= most) {
     cache.FitRuns(FitSplits(cache, most));

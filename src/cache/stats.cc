@@ -37,6 +37,10 @@ nlohmann::ordered_json JsonOf(const CacheStats& stats) {
           {"lookups", stats.lookups},
           {"lookup_tokens", stats.lookup_tokens},
           {"hit_tokens", stats.hit_tokens},
+          {"approximate_hit_tokens", stats.approximate_hit_tokens},
+          {"demoted_total", stats.demoted_total},
+          {"key_error_mean", stats.key_error_mean},
+          {"value_error_mean", stats.value_error_mean},
           {"published_total", stats.published_total},
           {"deduplicated_total", stats.deduplicated_total},
           {"evicted_total", stats.evicted_total},
@@ -113,6 +117,7 @@ std::string_view MissReasonName(MissReason reason) {
     case MissReason::kExpired: return "expired";
     case MissReason::kQuota: return "quota";
     case MissReason::kNoTwin: return "no_twin";
+    case MissReason::kApproximate: return "approximate";
     case MissReason::kNotLoaded: return "not_loaded";
     case MissReason::kLoadFailed: return "load_failed";
     case MissReason::kLoadLate: return "load_late";
@@ -237,11 +242,15 @@ nlohmann::ordered_json JsonOf(std::span<const FreeRuns> classes) {
 std::string ToJson(std::span<const FreeRuns> classes) { return JsonOf(classes).dump(); }
 
 std::string ToJson(const SequenceStats& stats) {
-  return nlohmann::ordered_json{
-      {"tokens_used", stats.tokens_used},        {"tokens_reserved", stats.tokens_reserved},
-      {"tokens_max", stats.tokens_max},          {"blocks_shared", stats.blocks_shared},
-      {"blocks_own", stats.blocks_own},          {"bytes", stats.bytes},
-      {"tokens_streamed", stats.tokens_streamed}}
+  return nlohmann::ordered_json{{"tokens_used", stats.tokens_used},
+                                {"tokens_reserved", stats.tokens_reserved},
+                                {"tokens_max", stats.tokens_max},
+                                {"blocks_shared", stats.blocks_shared},
+                                {"blocks_own", stats.blocks_own},
+                                {"bytes", stats.bytes},
+                                {"tokens_streamed", stats.tokens_streamed},
+                                {"tokens_approximate", stats.tokens_approximate},
+                                {"approximate_error", stats.approximate_error}}
       .dump();
 }
 

@@ -178,4 +178,27 @@ Result<Codec> NumericProfile::CodecFor(StreamRole role) const {
                           static_cast<int>(role), codecs.size()));
 }
 
+Result<void> SetLadder(std::string_view steps, NumericProfile& profile) {
+  const size_t colon = steps.find(':');
+  const std::string_view second = colon == std::string_view::npos ? "" : steps.substr(colon + 1);
+  if (second.find(':') != std::string_view::npos) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("ladder '{}': more than two steps are not possible yet; give the first "
+                            "and the last",
+                            steps));
+  }
+  const std::optional<Codec> written = ParseCodec(steps.substr(0, colon));
+  const std::optional<Codec> cold = ParseCodec(second);
+  if (!written || !IsIdentity(*written) || !cold || IsIdentity(*cold)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("ladder '{}': is not one of f32, f16, bf16, a colon, and a codec that "
+                            "encodes, for example f16:int8",
+                            steps));
+  }
+  profile.open_dtype = *written;
+  for (CodecRule& rule : profile.codecs) rule.codec = *cold;
+  profile.residual_tokens = kPrecisionLadder;
+  return {};
+}
+
 }  // namespace quire

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -102,7 +103,14 @@ template <>
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_sequence_stats> = {
     QUIRE_FIELD_END(quire_sequence_stats, blocks_own), QUIRE_FIELD_END(quire_sequence_stats, bytes),
-    QUIRE_FIELD_END(quire_sequence_stats, tokens_streamed)};
+    QUIRE_FIELD_END(quire_sequence_stats, tokens_streamed),
+    QUIRE_FIELD_END(quire_sequence_stats, tokens_approximate),
+    QUIRE_FIELD_END(quire_sequence_stats, approximate_error_ppm)};
+template <>
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_acquire_request> = {
+    offsetof(quire_acquire_request, approximate_error_max),  // reserved0 was padding
+    QUIRE_FIELD_END(quire_acquire_request, approximate_error_max),
+    QUIRE_FIELD_END(quire_acquire_request, reserved1)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_tenant_options> = {
     offsetof(quire_tenant_options, store_quota_bytes),  // its first version ended so, with padding
@@ -198,6 +206,11 @@ void WriteStruct(T* caller, T known) {
 /// asks for that.
 /// Errors: kInvalidArgument text_bytes is neither 0 nor enough, or a pointer is NULL
 Result<void> WriteText(const std::string& from, char* text, size_t text_bytes, size_t* length);
+
+/// A share in parts per million, rounded up, for structs that are filled.
+inline uint64_t PartsPerMillion(float share) {
+  return static_cast<uint64_t>(std::ceil(std::min(share, 1e6f) * 1e6));
+}
 
 /// A C text, or the empty one for NULL.
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }

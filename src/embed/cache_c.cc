@@ -40,6 +40,8 @@ static_assert(QUIRE_COMPUTE_BF16 == int{static_cast<uint8_t>(ComputeType::kBf16)
 static_assert(QUIRE_FEWER == int{static_cast<uint8_t>(OnFull::kFewer)});
 static_assert(QUIRE_EXACT == int{static_cast<uint8_t>(EvictionBatch::kExact)});
 static_assert(QUIRE_ADAPTIVE == int{static_cast<uint8_t>(EvictionBatch::kAdaptive)});
+static_assert(QUIRE_APPROXIMATE == int{static_cast<uint8_t>(MissReason::kApproximate)});
+static_assert(QUIRE_PRECISION_LADDER == kPrecisionLadder);
 static_assert(QUIRE_NO_TWIN == int{static_cast<uint8_t>(MissReason::kNoTwin)});
 static_assert(QUIRE_LOAD_LATE == int{static_cast<uint8_t>(MissReason::kLoadLate)});
 
@@ -149,7 +151,8 @@ Result<void> WithRequest(const quire_cache& cache, uint32_t tenant,
   return use({.tenant = TenantId(tenant),
               .identity = &identity,
               .tokens = {asked.tokens, asked.token_count},
-              .reuse = asked.no_reuse == 0});
+              .reuse = asked.no_reuse == 0,
+              .approximate_error_max = asked.approximate_error_max});
 }
 
 quire_cache_codecs CodecsOf(const Cache& cache) {
@@ -452,6 +455,14 @@ int32_t quire_plan_differs_at(const quire_plan* plan, uint64_t* token) {
 
 uint64_t quire_plan_loadable_tokens(const quire_plan* plan) {
   return plan == nullptr ? 0 : plan->plan.loadable_tokens();
+}
+
+uint64_t quire_plan_approximate_tokens(const quire_plan* plan) {
+  return plan == nullptr ? 0 : plan->plan.approximate_tokens();
+}
+
+float quire_plan_approximate_error(const quire_plan* plan) {
+  return plan == nullptr ? 0.0f : plan->plan.approximate_error();
 }
 
 void quire_plan_free(quire_plan* plan) { delete plan; }

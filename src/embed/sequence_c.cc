@@ -88,13 +88,17 @@ quire_code quire_sequence_get_stats(const quire_sequence* sequence, quire_sequen
     QUIRE_TRY(NotNull(sequence, "sequence"));
     QUIRE_TRY(quire::embed::CheckOutput(stats, "stats"));
     const quire::SequenceStats now = sequence->sequence->stats();
-    quire::embed::WriteStruct(stats, quire_sequence_stats{.size = 0,
-                                                          .tokens_used = now.tokens_used,
-                                                          .tokens_reserved = now.tokens_reserved,
-                                                          .blocks_shared = now.blocks_shared,
-                                                          .blocks_own = now.blocks_own,
-                                                          .bytes = now.bytes,
-                                                          .tokens_streamed = now.tokens_streamed});
+    quire::embed::WriteStruct(
+        stats, quire_sequence_stats{
+                   .size = 0,
+                   .tokens_used = now.tokens_used,
+                   .tokens_reserved = now.tokens_reserved,
+                   .blocks_shared = now.blocks_shared,
+                   .blocks_own = now.blocks_own,
+                   .bytes = now.bytes,
+                   .tokens_streamed = now.tokens_streamed,
+                   .tokens_approximate = now.tokens_approximate,
+                   .approximate_error_ppm = quire::embed::PartsPerMillion(now.approximate_error)});
     return {};
   });
 }

@@ -65,6 +65,7 @@ struct Request {
   // streams from the store (EngineOptions::resident_tokens), until there is room for it again.
   bool spills = false;
   bool reuse = true;
+  float approximate_error_max = 0.0f;  // as AcquireRequest
   KeepOptions keep{};  // with a share below 1 it neither shares nor publishes anything
   TenantId tenant = kDefaultTenant;
   // Of Engine::adapters; empty: the base model. In a session empty: it has its own.

@@ -121,11 +121,14 @@ void Starter::Look(Task& task) {
   }
 }
 
-// A turn goes on with what its session holds, unless that has no room to grow: then it is let go,
-// and the turn starts like any other.
+// A turn goes on with what its session holds, unless that has no room to grow, or has blocks in a
+// lower precision than the turn accepts: then it is let go, and the turn starts like any other.
 bool Starter::ContinueSession(Task& task) {
   auto sequence = task.TakeFromSession();
   if (sequence == nullptr) return false;
+  if (const SequenceStats held = sequence->stats(); held.tokens_approximate > 0) {
+    if (held.approximate_error > task.request().approximate_error_max) return false;
+  }
   const uint64_t at_most = task.text().tokens_at_most();
   const uint64_t tokens = task.starts_whole() ? at_most : task.text().goal();
   const bool streams = sequence->streamed() != nullptr;
@@ -183,7 +186,8 @@ Result<Plan> Starter::Acquire(const Task& task, bool reuse, const SequenceOption
                                .identity = &IdentityOf(task),
                                .tokens = text.first(std::min<uint64_t>(text.size(), most)),
                                .reuse = reuse,
-                               .open_as = open_as});
+                               .open_as = open_as,
+                               .approximate_error_max = task.request().approximate_error_max});
 }
 
 // Where no request will give anything back: what is pinned to be shared, its twins too, or what is

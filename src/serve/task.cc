@@ -63,6 +63,7 @@ std::unique_ptr<Sequence> Task::TakeFromSession() {
 void Task::Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
                  uint64_t loaded_tokens) {
   sequence_ = std::move(sequence);
+  is_approximate_ = sequence_->stats().tokens_approximate > 0;
   ++starts_;
   wait_ = {};
   took_room_ = false;

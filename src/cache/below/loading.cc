@@ -140,6 +140,7 @@ Result<std::shared_ptr<LoadJob>> Loading::Begin(Plan plan, const LoadOptions& op
   job->slots.resize(load.keys.size());
   job->crcs.resize(load.keys.size());
   job->durable.resize(load.keys.size());
+  job->errors.resize(load.keys.size());
   job->path.reserve(load.keys.size());
   job->held.reserve(load.keys.size() * cache_.classes().count());
   PerClass<size_t> next{};
@@ -229,6 +230,7 @@ size_t Loading::AttachRun(LoadJob& job, size_t first, size_t count) {
       block.slots[group] = job.slots[i][group];
     }
     block.crcs = &job.crcs[i];
+    block.error = job.errors[i];
   }
   if (first > 0) {
     blocks[0].parent = job.path.back();
@@ -288,7 +290,7 @@ void Loading::AttachTwins(LoadJob& job) {
   const PlanState& plan = PlanState::Of(*job.plan);
   const uint64_t hit = plan.load.blocks;
   const uint64_t count = std::min<uint64_t>(hit, cache_.classes().residual_blocks());
-  if (count == 0 || WasErased(job)) return;
+  if (count == 0 || cache_.classes().has_ladder() || WasErased(job)) return;
   std::vector<BlockId> blocks;
   PerGroup<std::vector<SlotId>> slots;
   for (uint64_t i = hit - count; i < hit; ++i) {
@@ -360,6 +362,7 @@ Plan Loading::Take(LoadJob& job) {
   auto plan = std::make_unique<PlanState>();
   plan->location = before.location;
   plan->prompt_tokens = before.prompt_tokens;
+  plan->error_max = before.error_max;
   LoadList failed;
   failed.blocks = before.load.blocks;
   failed.keys = before.load.keys;

@@ -68,6 +68,7 @@ struct LoadJob {
 
   std::vector<PerClass<SlotId>> slots{};   // where each block is loaded; none: that one is not
   std::vector<PerClass<uint32_t>> crcs{};  // of what was loaded there
+  std::vector<FormError> errors{};         // the same, with a precision ladder
   struct Durable {
     bool sealed = true;
     bool twins = true;

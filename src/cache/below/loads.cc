@@ -53,6 +53,7 @@ struct LoadJob::Get {
   uint64_t read = 0;                   // of the transfers
   std::vector<std::span<std::byte>> out{};
   std::vector<uint32_t> crcs{};  // of each
+  FormError error{};             // with a precision ladder, as it was read
   // Blocks of a run that are not wanted; of a device all of them, one after the other.
   WipedVector<std::byte> beside{};
   // Where the host cannot reach the slots, they are copied from a payload: in staging memory, or in
@@ -270,6 +271,10 @@ void Loading::AskForBlock(Get& get, tier::LoadRequest& request) {
       get.out.push_back(payload.subspan(layout.offset(i), layout.sections()[i].bytes));
     }
   }
+  if (shapes.has_error()) {
+    get.out.push_back(std::as_writable_bytes(std::span(&get.error, 1)));
+    ++request.section_count;
+  }
   if (!reachable) {
     request.loan = &get.loan;
     get.arrived.resize(get.out.size());
@@ -348,6 +353,7 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
     TakeRunIn(get);
     return nullptr;
   }
+  job.errors[get.entries.first] = get.error.Checked();
   std::byte* payload = nullptr;
   if (get.chunk) payload = (*get.staging)[*get.chunk].data();
   if (get.loan.number != 0) payload = const_cast<std::byte*>(get.loan.payload.data());

@@ -7,7 +7,7 @@
 
 namespace quire::cache {
 
-void OutgoingRecord::Begin(const PerClass<SlotId>& slots) {
+void OutgoingRecord::Begin(const PerClass<SlotId>& slots, const FormError& error) {
   const RecordShapes& shapes = cache_.shapes();
   const bool reachable = std::ranges::all_of(slots, [&](SlotId slot) {
     return slot.is_none() || !cache_.slots().HostBytes(slot).empty();
@@ -41,6 +41,10 @@ void OutgoingRecord::Begin(const PerClass<SlotId>& slots) {
   if (copies_) {
     there_ = cache_.slots().ops().RecordCopies(CopyWay::kOut);
     return;
+  }
+  if (shapes.has_error()) {
+    error_ = error;
+    sections_.push_back(std::as_bytes(std::span(&error_, 1)));
   }
   static_cast<void>(cache_.slots().ops().Synchronize());
   for (const auto& bytes : sections_) crcs_.push_back(Crc32c(bytes));

@@ -28,8 +28,8 @@ class OutgoingRecord {
   OutgoingRecord(const OutgoingRecord&) = delete;
   OutgoingRecord& operator=(const OutgoingRecord&) = delete;
 
-  /// Begins to copy. Shape: slots of the form, none for the other's
-  void Begin(const PerClass<SlotId>& slots);
+  /// Begins to copy. Shape: slots of the form, none for the other's; the error of a sealed form
+  void Begin(const PerClass<SlotId>& slots, const FormError& error);
   /// The store has memory for it, or it needs none.
   bool placed() const { return !chunk_; }
   /// Returns when its bytes are there. Errors: kIo names the device that failed
@@ -42,6 +42,7 @@ class OutgoingRecord {
   LockedState& cache_;
   const tier::RecordIdentity identity_;
   const tier::RecordLayout& layout_;
+  FormError error_{};  // of a precision ladder: a section
   std::vector<std::span<const std::byte>> sections_;
   std::vector<uint32_t> crcs_;
   bool has_place_ = false;           // in the store's memory

@@ -9,7 +9,8 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint16_t kAllStreams = 2;  // as the stream of a section that has K and V
+constexpr uint16_t kAllStreams = 2;   // as the stream of a section that has K and V
+constexpr uint16_t kErrorStream = 3;  // of the section that has the error of the others
 
 /// Appends the sections of one group in one form.
 SectionRange AddSections(const codec::SlotLayout& layout, uint32_t group, ArenaLayout arena,
@@ -70,6 +71,9 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
       ranges[open ? classes.OpenClassOf(group) : group] =
           AddSections(slots, group, arena, sections);
     }
+    if (classes.has_ladder() && !open) {
+      sections.push_back({.stream = kErrorStream, .bytes = sizeof(FormError)});
+    }
     auto layout = tier::RecordLayout::Create(classes.block_tokens(), std::move(sections));
     if (!layout)
       layout.error() = {ErrorCode::kUnsupported, "cache options: store: " + layout.error().message};
@@ -77,7 +81,8 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   };
   QUIRE_ASSIGN(tier::RecordLayout sealed, layout_of(false));
   RecordShapes shapes(std::move(sealed));
-  if (classes.count() > classes.group_count()) {
+  shapes.has_error_ = classes.has_ladder();
+  if (classes.count() > classes.group_count() && !classes.has_ladder()) {
     QUIRE_ASSIGN(shapes.twins_, layout_of(true));
   }
   shapes.profile_ = ProfileFingerprint(options.profile);

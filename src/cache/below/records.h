@@ -51,9 +51,12 @@ class RecordShapes {
   /// fingerprints. It points to what that points to.
   tier::RecordIdentity IdentityOf(tier::RecordIdentity block, bool of_twins) const;
   const tier::RecordLayout& sealed() const { return sealed_; }
-  /// Needs codecs that encode.
+  bool has_twins() const { return twins_.has_value(); }
+  /// Needs has_twins().
   const tier::RecordLayout& twins() const { return *twins_; }
   const tier::RecordLayout& record(bool of_twins) const { return of_twins ? twins() : sealed(); }
+  /// With a precision ladder the last section of a block's record is its FormError.
+  bool has_error() const { return has_error_; }
   /// In the record that a class belongs to.
   SectionRange sections(uint32_t slot_class) const { return ranges_[slot_class]; }
   /// Of the record of a whole split; 0: there are no runs, as a slot has not all layers of its
@@ -116,6 +119,7 @@ class RecordShapes {
   Digest profile_{};
   Digest geometry_{};
   uint32_t group_count_ = 1;
+  bool has_error_ = false;
   tier::RecordLayout sealed_;
   std::optional<tier::RecordLayout> twins_{};
   PerClass<SectionRange> ranges_{};

@@ -94,7 +94,7 @@ void StreamWrites::Give(const std::shared_ptr<Record>& record) {
 
 bool StreamWrites::GiveBlock(const std::shared_ptr<Record>& record) {
   OutgoingRecord outgoing(chain_.cache(), record->identity, /*twins=*/false);
-  outgoing.Begin(record->slots.front());
+  outgoing.Begin(record->slots.front(), {});  // streams have no ladder
   if (!outgoing.Await()) return false;
   outgoing.Write(ends_, AtEndOf(record));
   return true;

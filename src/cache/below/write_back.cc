@@ -20,8 +20,12 @@ constexpr uint32_t kWritesPerTurn = 16;
 constexpr uint64_t kWritesPerCall = 64;  // of a device, so that its link is not kept waiting
 constexpr uint64_t kPaceWaitUs = 2000;   // while blocks wait for their turn to be written
 
+// Twins that a store is given too. With a precision ladder it is given what is left of a block when
+// it grows cold.
 bool HasTwins(const State& state, const BlockRecord& record) {
-  if (state.classes.count() == state.classes.group_count()) return false;
+  if (state.classes.count() == state.classes.group_count() || state.classes.has_ladder()) {
+    return false;
+  }
   for (uint32_t c = state.classes.group_count(); c < state.classes.count(); ++c) {
     if (record.slots[c].is_none()) return false;
   }
@@ -86,7 +90,8 @@ std::optional<BlockToWrite> NextWrite(State& state) {
                                          ? std::string()
                                          : state.accounts.tenants().options(record.account).name,
                           .tokens = {tokens.begin(), tokens.end()},
-                          .crcs = record.crcs};
+                          .crcs = record.crcs,
+                          .error = record.error};
     for (uint32_t c = 0; c < state.classes.count(); ++c) {
       if (state.classes.is_sealed(c) == !*twins) write.slots[c] = record.slots[c];
     }
@@ -258,7 +263,7 @@ bool WriteBack::TakeNext(Taken& taken) {
                                   .tokens = block.tokens},
                                  block.form.twins);
   taken.record.emplace(cache_, identity, block.form.twins);
-  taken.record->Begin(block.slots);
+  taken.record->Begin(block.slots, block.error);
   return true;
 }
 

@@ -36,6 +36,7 @@ struct BlockToWrite {
   std::vector<TokenId> tokens{};
   PerClass<SlotId> slots{};   // of the form
   PerClass<uint32_t> crcs{};  // of each
+  FormError error{};          // of the sealed form
   bool is_last = true;        // no other form of the block waits
 };
 

@@ -37,6 +37,7 @@ SequenceImpl::SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots o
       publish_(options.publish && !options.contiguous && start.stream == nullptr),
       contiguous_(options.contiguous),
       asked_(start.asked),
+      approximate_error_(start.approximate_error),
       own_classes_(std::move(start.classes)),
       slots_(own_classes_ != nullptr ? *own_classes_ : verbs.cache.classes(),
              std::move(start.blocks), start.tokens,
@@ -97,6 +98,12 @@ SequenceStats SequenceImpl::stats() const {
   }
   // With several slot classes, spare slots belong to blocks that are already counted.
   if (slots_.class_count() == 1) stats.blocks_own += static_cast<uint32_t>(slots_.spare(0).size());
+  const bool has_ladder = verbs_.cache.classes().has_ladder();
+  const uint64_t whole = has_ladder ? length() / verbs_.cache.block_tokens() : 0;
+  for (uint64_t block = 0; block < whole; ++block) {
+    if (IsSealedOnly(block)) stats.tokens_approximate += verbs_.cache.block_tokens();
+  }
+  if (stats.tokens_approximate > 0) stats.approximate_error = approximate_error_;
   if (stream_ != nullptr) {
     stats.tokens_streamed =
         slots_.passed(stream_->slot_class()) * uint64_t{verbs_.cache.block_tokens()};
@@ -341,6 +348,13 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("rollback: sequence {} to {} tokens: {}", id_.number(), position, why));
   }
+  if (position % verbs_.cache.block_tokens() != 0 &&
+      IsSealedOnly(position / verbs_.cache.block_tokens())) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("rollback: sequence {} to {} tokens: its block is there in the lower "
+                            "precision alone; go to a block boundary",
+                            id_.number(), position));
+  }
   if (stream_ != nullptr) stream_->Cut(position);
 
   std::vector<SlotId> dropped;
@@ -370,6 +384,13 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
   if (DivUp(position, verbs_.cache.block_tokens()) <= damaged_block_) damaged_block_ = kNoBlock;
   verbs_.cache.ReleaseSlots(dropped);
   return {};
+}
+
+// Of a whole block, with a precision ladder.
+bool SequenceImpl::IsSealedOnly(uint64_t block) const {
+  const SlotClasses& classes = verbs_.cache.classes();
+  return classes.has_ladder() && block < slots_.list().size() && !slots_.at(0, block).is_none() &&
+         slots_.at(classes.OpenClassOf(0), block).is_none();
 }
 
 // Whether the slot may be written again in place. Afterwards views that pinned nothing detect the
@@ -472,6 +493,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
   Start start{.location = location_,
               .prompt_tokens = length,
               .tokens = length,
+              .approximate_error = approximate_error_,
               .blocks = forked(),
               .charge = std::move(taken.metadata),
               .lease = std::move(lease)};

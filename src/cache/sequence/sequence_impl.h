@@ -73,11 +73,12 @@ class SequenceImpl final : public Sequence {
   struct Start {
     PublishLocation location{};
     uint64_t prompt_tokens = 0;
-    uint64_t tokens = 0;      // committed
-    bool asked = true;        // whether a request looked up its prompt
-    BlockList blocks;         // of these tokens; their slots are held for the sequence
-    MetadataCharge charge{};  // pays for the sequence and for entries of `blocks`
-    Lease lease{};            // holds the blocks until the sequence does; may be empty
+    uint64_t tokens = 0;             // committed
+    bool asked = true;               // whether a request looked up its prompt
+    float approximate_error = 0.0f;  // the largest of `blocks` that are read sealed, with a ladder
+    BlockList blocks;                // of these tokens; their slots are held for the sequence
+    MetadataCharge charge{};         // pays for the sequence and for entries of `blocks`
+    Lease lease{};                   // holds the blocks until the sequence does; may be empty
     // Of a streamed sequence, whose `blocks` are its own, with what it needs of each class.
     std::unique_ptr<SequenceStream> stream{};
     std::unique_ptr<const SlotClasses> classes{};
@@ -118,7 +119,7 @@ class SequenceImpl final : public Sequence {
   std::vector<SlotId> HeldOf(const std::set<SlotId>& slots) const;
 
   /// Some blocks of one stream of one layer at one moment, pinned: whole blocks in the sealed form,
-  /// the last one in the open form.
+  /// the last one in the open form; with a precision ladder in the open form where there is one.
   struct Snapshot {
     /// False: some of these tokens are outside the window.
     bool Has(uint64_t begin, uint64_t end) const;
@@ -132,8 +133,8 @@ class SequenceImpl final : public Sequence {
     uint64_t tokens = 0;                    // written in the layer
     uint64_t committed = 0;                 // of the sequence; never more than `tokens`
     uint64_t first_block = 0;               // of `slots`
-    uint64_t open_begin = 0;                // blocks from here on are in the open form
     std::vector<const std::byte*> slots{};  // null: outside the window
+    std::vector<bool> in_open{};            // of each slot, whether it has the open form
     Lease lease{};
   };
   /// The blocks of tokens [begin, end), as far as they are written.
@@ -165,6 +166,7 @@ class SequenceImpl final : public Sequence {
   /// Keeps twins so that prompts may continue after the first `blocks` blocks, as far as these are
   /// published.
   void KeepTwins(uint64_t blocks);
+  bool IsSealedOnly(uint64_t block) const;
   void PassWindows(uint64_t length);
   bool TakeToRewrite(uint32_t slot_class, uint64_t block) const;
   /// Copies block `block` in the wanted classes; a failed copy changes nothing.
@@ -196,7 +198,8 @@ class SequenceImpl final : public Sequence {
   const uint64_t step_tokens_;
   const bool publish_;
   const bool contiguous_;
-  const bool asked_;             // whether a request looked up its prompt
+  const bool asked_;  // whether a request looked up its prompt
+  const float approximate_error_;
   bool looked_up_ = true;        // the prompt came with a request
   bool gave_up_ = false;         // its path can no longer be found, so it publishes nothing more
   uint64_t dropped_tokens_ = 0;  // set once, before other threads can see the sequence; and by

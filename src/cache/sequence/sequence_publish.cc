@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/bits.h"
+#include "cache/sequence/measure_error.h"
 #include "cache/sequence/sequence_impl.h"
 
 namespace quire::cache {
@@ -136,6 +137,10 @@ std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
     parent_held = parent_held || !slots_.at(c, i - 1).is_none();
   }
   if (!parent_held) return std::nullopt;
+  const SlotClasses& classes = verbs_.cache.classes();
+  if (classes.has_ladder()) {
+    block.error = MeasureError(verbs_.cache, slots_.at(classes.OpenClassOf(0), i), block.slots[0]);
+  }
   return block;
 }
 

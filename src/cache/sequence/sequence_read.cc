@@ -26,13 +26,16 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
   // Rollback takes the lock.
   taken.committed = length();
   taken.tokens = cursor(layer);
-  taken.open_begin = taken.tokens / taken.sealed.block_tokens;
+  const uint64_t whole = taken.tokens / taken.sealed.block_tokens;
   taken.first_block = begin / taken.sealed.block_tokens;
   const uint64_t blocks = DivUp(std::min(end, taken.tokens), uint64_t{taken.sealed.block_tokens});
   std::vector<SlotId> held;
   for (uint64_t block = taken.first_block; block < blocks; ++block) {
-    const SlotId slot = slots_.at(
-        block < taken.open_begin ? group : verbs_.cache.classes().OpenClassOf(group), block);
+    const bool has_choice = verbs_.cache.classes().has_ladder() && !IsSealedOnly(block);
+    const bool is_open = block >= whole || has_choice;
+    const SlotId slot =
+        slots_.at(is_open ? verbs_.cache.classes().OpenClassOf(group) : group, block);
+    taken.in_open.push_back(is_open);
     taken.slots.push_back(slot.is_none() ? nullptr : verbs_.cache.slots().data(slot));
     if (!slot.is_none()) held.push_back(slot);
   }
@@ -55,8 +58,9 @@ void SequenceImpl::Snapshot::Read(uint64_t begin, uint64_t end, float* out,
     const auto count =
         static_cast<uint32_t>(std::min<uint64_t>(end - position, sealed.block_tokens - in_block));
     if (const std::byte* slot = slots[block - first_block]; slot != nullptr) {
-      ops->ReadRows(block < open_begin ? sealed : open, slot, {.begin = in_block, .count = count},
-                    out + (position - begin) * sealed.dim, head_stride);
+      ops->ReadRows(in_open[block - first_block] ? open : sealed, slot,
+                    {.begin = in_block, .count = count}, out + (position - begin) * sealed.dim,
+                    head_stride);
     }
     position += count;
   }

@@ -23,7 +23,7 @@ Accounts::Accounts(const SlotClasses& classes, const Clock& clock, std::string_v
       clock_(clock),
       batch_mode_(batch),
       charges_(tenants_, classes, capacity.ledger_bytes, shared),
-      order_(clock, policy),
+      order_(clock, policy, classes.has_ladder()),
       records_(std::make_shared<Record>()) {
   auto record = std::make_shared<Record>();
   record->counters.name = tenants_.options(kDefaultTenant).name;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "cache/state/form_error.h"
 #include "cache/state/lease_counts.h"
 #include "cache/state/slot_classes.h"
 #include "cache/state/told_blocks.h"
@@ -47,6 +48,7 @@ struct BlockRecord {
   uint32_t published_s = 0;  // when, by the cache's clock
   uint64_t below_epoch = 0;  // as its publisher's PublishLocation says
   Digest key{};              // identity in stores, chained from the root key
+  FormError error{};         // of the sealed form
 
   bool is_good() const { return block_state == BlockState::kGood; }
   bool IsPinned(uint32_t slot_class) const { return ((pinned_classes >> slot_class) & 1U) != 0; }

@@ -5,8 +5,9 @@
 
 namespace quire::cache {
 
-EvictionOrder::EvictionOrder(const Clock& clock, std::string_view policy)
-    : clock_(clock), accounts_(std::make_shared<Account>(Account{.lists = EvictionLists(policy)})) {
+EvictionOrder::EvictionOrder(const Clock& clock, std::string_view policy, bool has_ladder)
+    : clock_(clock),
+      accounts_(std::make_shared<Account>(Account{.lists = EvictionLists(policy, has_ladder)})) {
   AddAccount(kDefaultTenant, /*ttl_us=*/0);
 }
 
@@ -47,8 +48,19 @@ void EvictionOrder::List(BlockId block, TenantId account, const Evictable& what,
       listing.listed_us = *hold_us_;
     }
   }
+  ListTwins(accounts_[account], block, listing.what, what);
   accounts_[account].evictable_bytes += what.bytes - listing.what.bytes;
   listing.what = what;
+}
+
+void EvictionOrder::ListTwins(Account& owner, BlockId block, const Evictable& before,
+                              const Evictable& now) {
+  if (owner.lists.twinned == nullptr) return;
+  if (before.is_twinned()) owner.twin_bytes -= before.twin_bytes;
+  if (now.is_twinned()) owner.twin_bytes += now.twin_bytes;
+  if (before.is_twinned() == now.is_twinned()) return;
+  if (now.is_twinned()) return owner.lists.twinned->Add(block, {});
+  owner.lists.twinned->Remove(block);
 }
 
 void EvictionOrder::Leave(BlockId block, bool stays, bool evicted) {
@@ -67,6 +79,7 @@ void EvictionOrder::Leave(BlockId block, bool stays, bool evicted) {
   } else {
     owner.lists.passed->Remove(block);
   }
+  ListTwins(owner, block, listing.what, {});
   owner.evictable_bytes -= listing.what.bytes;
   listing.what = {};
 }
@@ -82,16 +95,24 @@ void EvictionOrder::Remove(BlockId block, bool evicted) {
 }
 
 std::optional<Victim> EvictionOrder::VictimOf(TenantId account) const {
-  const EvictionLists& lists = accounts_[account].lists;
+  const Account& owner = accounts_[account];
+  const EvictionLists& lists = owner.lists;
+  if (owner.twin_bytes > owner.evictable_bytes / kTwinShareInverse) {
+    const BlockId twinned = *lists.twinned->Victim();
+    const Listing& listing = listings_[twinned.number()];
+    return Victim{.block = twinned,
+                  .goes = Goes::kTwins,
+                  .stamp = listing.stamp,
+                  .bytes = listing.what.twin_bytes};
+  }
   std::optional<Victim> victim;
   if (const auto whole = lists.whole->Victim()) {
     const Listing& listing = listings_[whole->number()];
-    const uint64_t twin_bytes = listing.what.twin_bytes;
-    const bool twins = twin_bytes > 0 && twin_bytes < listing.what.bytes;
+    const bool twins = listing.what.is_twinned();
     victim = {.block = *whole,
               .goes = twins ? Goes::kTwins : Goes::kWhole,
               .stamp = listing.stamp,
-              .bytes = twins ? twin_bytes : listing.what.bytes};
+              .bytes = twins ? listing.what.twin_bytes : listing.what.bytes};
   }
   if (const auto passed = lists.passed->Victim()) {
     const Listing& listing = listings_[passed->number()];

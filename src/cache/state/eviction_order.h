@@ -22,30 +22,38 @@ namespace quire::cache {
 
 /// Orders on the blocks of one account. Those of all accounts share their tables by block id.
 struct EvictionLists {
-  explicit EvictionLists(std::string_view policy)
+  EvictionLists(std::string_view policy, bool has_ladder)
       : whole(evict::MakePolicy(policy)),
         passed(std::make_unique<evict::LruPolicy>()),
-        aging(std::make_unique<evict::LruPolicy>()) {}
+        aging(std::make_unique<evict::LruPolicy>()),
+        twinned(has_ladder ? std::make_unique<evict::LruPolicy>() : nullptr) {}
   /// The lists of another account of the same cache.
   EvictionLists MakeSiblings() const {
-    return EvictionLists(whole->MakeSibling(), passed->MakeSibling(), aging->MakeSibling());
+    return EvictionLists(whole->MakeSibling(), passed->MakeSibling(), aging->MakeSibling(),
+                         twinned != nullptr ? twinned->MakeSibling() : nullptr);
   }
 
   /// Most heap that a block takes in all lists.
   uint64_t bytes_per_block() const {
-    return whole->bytes_per_block() + passed->bytes_per_block() + aging->bytes_per_block();
+    return whole->bytes_per_block() + passed->bytes_per_block() + aging->bytes_per_block() +
+           (twinned != nullptr ? twinned->bytes_per_block() : 0);
   }
 
-  std::unique_ptr<evict::Policy> whole;   // published blocks of the account without leases
-  std::unique_ptr<evict::Policy> passed;  // leased, with slots outside their windows that have no
-                                          // holder
-  std::unique_ptr<evict::Policy> aging;   // the same blocks as `whole`, least recently used first;
-                                          // with a ttl
+  std::unique_ptr<evict::Policy> whole;    // published blocks of the account without leases
+  std::unique_ptr<evict::Policy> passed;   // leased, with slots outside their windows that have no
+                                           // holder
+  std::unique_ptr<evict::Policy> aging;    // the same blocks as `whole`, least recently used first;
+                                           // with a ttl
+  std::unique_ptr<evict::Policy> twinned;  // those of `whole` that have twins, least recently used
+                                           // first; null without a precision ladder
 
  private:
   EvictionLists(std::unique_ptr<evict::Policy> of_whole, std::unique_ptr<evict::Policy> of_passed,
-                std::unique_ptr<evict::Policy> of_aging)
-      : whole(std::move(of_whole)), passed(std::move(of_passed)), aging(std::move(of_aging)) {}
+                std::unique_ptr<evict::Policy> of_aging, std::unique_ptr<evict::Policy> of_twinned)
+      : whole(std::move(of_whole)),
+        passed(std::move(of_passed)),
+        aging(std::move(of_aging)),
+        twinned(std::move(of_twinned)) {}
 };
 
 /// The list of evictable blocks that contains a block.
@@ -75,7 +83,16 @@ struct Evictable {
   Listed listed = Listed::kNowhere;
   uint64_t bytes = 0;
   uint64_t twin_bytes = 0;  // twins' share of `bytes`
+
+  /// Whether a whole block can be left without its twins.
+  bool is_twinned() const {
+    return listed == Listed::kWhole && twin_bytes > 0 && twin_bytes < bytes;
+  }
 };
+
+/// With a precision ladder: while twins take more than this share of what could be evicted of an
+/// account, the oldest twins go before any whole block.
+inline constexpr uint64_t kTwinShareInverse = 4;
 
 /// The blocks that can be evicted, a list of them for each account in the order of the policy, and
 /// the time of their last use. Passes the uses of paths, and the callers' priorities for blocks, to
@@ -86,7 +103,7 @@ struct Evictable {
 class EvictionOrder {
  public:
   /// With the default tenant's account.
-  EvictionOrder(const Clock& clock, std::string_view policy);
+  EvictionOrder(const Clock& clock, std::string_view policy, bool has_ladder = false);
 
   /// Blocks of the account expire after `ttl_us` without use; 0: never. RemoveAccount needs an
   /// account without blocks.
@@ -175,6 +192,7 @@ class EvictionOrder {
     EvictionLists lists;
     uint64_t ttl_us = 0;
     uint64_t evictable_bytes = 0;  // in lists.whole and lists.passed
+    uint64_t twin_bytes = 0;       // of these, twins in lists.twinned
   };
   /// Where a block is listed.
   struct Listing {
@@ -187,6 +205,7 @@ class EvictionOrder {
   };
 
   void Leave(BlockId block, bool stays, bool evicted);
+  void ListTwins(Account& owner, BlockId block, const Evictable& before, const Evictable& now);
 
   const Clock& clock_;
   PerTenant<Account> accounts_;

@@ -53,9 +53,9 @@ transfer::Transfers* LockedState::transfers() const {
 Result<void> LockedState::MakeStaging() {
   constexpr uint64_t kLoadBytes = uint64_t{64} << 20;
   constexpr uint32_t kLoadChunksMin = 4;  // a block may take two
-  const bool has_twins = classes_.count() > classes_.group_count();
   const uint64_t chunk_bytes =
-      std::max(shapes_->sealed().payload_bytes(), has_twins ? shapes_->twins().payload_bytes() : 0);
+      std::max(shapes_->sealed().payload_bytes(),
+               shapes_->has_twins() ? shapes_->twins().payload_bytes() : 0);
   const auto load_chunks = static_cast<uint32_t>(
       std::clamp<uint64_t>(kLoadBytes / chunk_bytes, kLoadChunksMin, 2ull * kLoadBlocksInFlight));
   HostAllocator* const best = slots_->ops().host_allocator();

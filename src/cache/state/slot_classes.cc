@@ -40,6 +40,22 @@ uint64_t BlockCharge(uint64_t blocks, const CacheOptions& options, const Evictio
          memory_bytes;
 }
 
+Result<void> CheckLadder(const CacheOptions& options, const codec::SlotLayout& layout) {
+  const auto refuse = [](std::string_view what) {
+    return Fail(
+        ErrorCode::kUnsupported,
+        fmt::format("cache options: a precision ladder (profile.residual_tokens) {}", what));
+  };
+  for (const LayerGroup& group : options.geometry.groups) {
+    if (group.kind == LayerKind::kWindow) return refuse("with layers that have a window");
+  }
+  if (layout.group_count() > 1) return refuse("with layers of more than one kind");
+  if (options.memory != nullptr && !options.memory->host_accessible()) {
+    return refuse("in memory that the host cannot reach");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<SlotClasses> SlotClasses::Create(const CacheOptions& options) {
@@ -60,6 +76,7 @@ Result<SlotClasses> SlotClasses::Create(const CacheOptions& options) {
                             "what was written: there is nothing to keep open, only 0 is possible",
                             options.profile.residual_tokens));
   }
+  if (options.profile.has_ladder()) QUIRE_TRY(CheckLadder(options, layout));
   SlotClasses classes(std::move(layout), std::move(open_layout), options);
   if (auto holds = classes.CheckHoldsABlock(options.hot_bytes); !holds) {
     return Fail(holds.error().code,
@@ -78,7 +95,7 @@ SlotClasses::SlotClasses(codec::SlotLayout layout, std::optional<codec::SlotLayo
     reaches_[c] = is_sealed(c) ? WindowReach(layout_.group(c), block_tokens())
                                : WindowReach::OfOpenForm(options.profile);
   }
-  const EvictionLists lists(options.policy);  // asked for what they cost
+  const EvictionLists lists(options.policy, has_ladder());  // asked for what they cost
   if (lists.whole->has_history()) {
     history_bytes_ = evict::HistoryBytesPerSlot(layout_.slot_bytes(0));
   }

@@ -60,6 +60,8 @@ class SlotClasses {
   /// Whole blocks before its own that a row reads open; 0 where nothing is encoded.
   uint32_t residual_blocks() const { return residual_blocks_; }
   uint32_t residual_tokens() const { return residual_tokens_; }
+  /// Whether blocks may be left in the sealed form alone: there is one group then, without windows.
+  bool has_ladder() const { return residual_blocks_ == kPrecisionLadder; }
   uint64_t slot_bytes(uint32_t slot_class) const {
     return (is_sealed(slot_class) ? layout_ : *open_layout_).slot_bytes(GroupOf(slot_class));
   }

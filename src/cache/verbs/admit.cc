@@ -49,6 +49,8 @@ std::span<const MissRun> Plan::missing() const { return state_->missing; }
 std::optional<uint64_t> Plan::differs_at() const { return state_->differs_at; }
 uint64_t Plan::loadable_tokens() const { return state_->load.tokens; }
 uint64_t Plan::loadable_bytes() const { return state_->load.bytes; }
+uint64_t Plan::approximate_tokens() const { return state_->approximate_tokens; }
+float Plan::approximate_error() const { return state_->approximate_error; }
 
 namespace cache {
 
@@ -84,13 +86,34 @@ void MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path) {
   }
 }
 
+// Which of a plan's blocks are read sealed: those without an open form, and those before them in
+// their split.
+void ChooseForms(const SlotClasses& classes, const FoundPath& path, PlanState& plan) {
+  std::vector<SlotId>& open = plan.slots[classes.OpenClassOf(0)];
+  const uint64_t blocks_per_split = kSplitTokens / classes.block_tokens();
+  plan.approximate_tokens = 0;
+  plan.approximate_error = 0.0f;
+  for (uint64_t i = open.size(); i-- > 0;) {
+    const bool is_last = i + 1 == open.size() || (i + 1) % blocks_per_split == 0;
+    if (!is_last && open[i + 1].is_none()) open[i] = SlotId::None();
+    if (!open[i].is_none()) continue;
+    plan.approximate_tokens += classes.block_tokens();
+    plan.approximate_error = std::max(plan.approximate_error, path.errors[i]);
+  }
+}
+
 }  // namespace
 
 Result<Plan> Admission::Acquire(const AcquireRequest& request) {
   QUIRE_ASSIGN(PublishLocation location, Locate(cache_, request, "acquire"));
   auto plan = std::make_unique<PlanState>();
+  if (!(request.approximate_error_max >= 0)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("acquire: approximate_error_max is {}", request.approximate_error_max));
+  }
   plan->prompt_tokens = request.tokens.size();
   plan->location = std::move(location);
+  plan->error_max = request.approximate_error_max;
   if (request.reuse) {
     while (cache_.With(
         [&](State& state) { return Expire(state, state.account_of(plan->location)); })) {
@@ -111,6 +134,7 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
     load = {};
     if (what.reuse && attempt < kAttempts) {
       path = search_.FindPath(prompt, plan.location);
+      path.error_max = plan.error_max;
       if (what.looks_below && cache_.transfers() != nullptr) {
         search_.FindBelow(prompt, plan.location, path, load);
         const bool is_unknown = path.blocks.empty() && path.elsewhere == 0 && load.blocks == 0;
@@ -134,6 +158,7 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
       if (cache_.classes().IsNeeded(c, i, plan.resident)) plan.slots[c][i] = path.slots[c][i];
     }
   }
+  if (cache_.classes().has_ladder()) ChooseForms(cache_.classes(), path, plan);
   const auto resident_tokens = prompt.first(plan.resident);
   plan.resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
   plan.lease = verbs_.holds.MakeLease(std::move(held));
@@ -143,6 +168,9 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
   if (is_loaded) {
     MarkNotLoaded(load, MissReason::kNotLoaded, path);
     plan.load = std::move(load);
+  } else if (load.refused_blocks > path.blocks.size()) {
+    const LoadList refused = {.blocks = load.refused_blocks, .keys = std::move(load.keys)};
+    MarkNotLoaded(refused, MissReason::kApproximate, path);
   } else if (what.failed != nullptr && what.failure != MissReason::kNeverSeen) {
     MarkNotLoaded(*what.failed, what.failure, path);
   }
@@ -176,6 +204,7 @@ void Admission::Count(const PlanState& plan, int64_t sign, uint64_t computed_tok
     add(state.counters.lookup_tokens, plan.prompt_tokens);
     add(of_tenant.lookup_tokens, plan.prompt_tokens);
     add(state.counters.hit_tokens, plan.resident - computed_tokens);
+    add(state.counters.approximate_hit_tokens, plan.approximate_tokens);
     add(of_tenant.hit_tokens, plan.resident - computed_tokens);
     const auto not_loaded = static_cast<uint8_t>(MissReason::kNotLoaded);
     add(of_tenant.missed_tokens[not_loaded], computed_tokens);
@@ -296,7 +325,10 @@ Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptio
   if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, cache_.block_tokens());
-  const bool publish = options.publish && !options.contiguous;
+  SequenceOptions opened = options;
+  // What is computed after an approximate block is no one else's.
+  opened.publish = options.publish && !options.contiguous && state.approximate_tokens == 0;
+  const bool publish = opened.publish;
   BlockList list(cache_.classes().count(), cache_.block_tokens(), publish);
   state.location.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
@@ -334,15 +366,17 @@ Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptio
     list.AddPublished(state.path[block]);
   }
   if (publish) list.AddTokens(state.resident_tokens);
-  return std::make_unique<SequenceImpl>(verbs_,
-                                        SequenceImpl::Start{.location = std::move(state.location),
-                                                            .prompt_tokens = state.prompt_tokens,
-                                                            .tokens = state.resident,
-                                                            .asked = asked,
-                                                            .blocks = std::move(list),
-                                                            .charge = std::move(taken->metadata),
-                                                            .lease = std::move(state.lease)},
-                                        std::move(taken->slots), blocks, tokens_max, options);
+  return std::make_unique<SequenceImpl>(
+      verbs_,
+      SequenceImpl::Start{.location = std::move(state.location),
+                          .prompt_tokens = state.prompt_tokens,
+                          .tokens = state.resident,
+                          .asked = asked,
+                          .approximate_error = state.approximate_error,
+                          .blocks = std::move(list),
+                          .charge = std::move(taken->metadata),
+                          .lease = std::move(state.lease)},
+      std::move(taken->slots), blocks, tokens_max, opened);
 }
 
 }  // namespace cache

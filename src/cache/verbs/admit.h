@@ -28,6 +28,9 @@ struct PlanState {
   std::vector<BlockId> path{};
   PerClass<std::vector<SlotId>> slots{};  // [resident / block_tokens]; none where no query looks
   Lease lease{};                          // on these slots
+  float error_max = 0.0f;                 // as AcquireRequest::approximate_error_max
+  uint64_t approximate_tokens = 0;        // of `resident`, those without a slot of the open form
+  float approximate_error = 0.0f;         // the largest of theirs
   std::vector<MissRun> missing{};         // never empty once acquired
   LoadList load{};                        // the blocks that the store has besides
   std::optional<uint64_t> differs_at{};   // as Plan

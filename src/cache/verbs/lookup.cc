@@ -59,6 +59,7 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Publish
     const BlockRecord& record = directory.at(path.blocks[i]);
     path.keys.push_back(PolicyKey(record.key));
     if (state.has_store && in_pieces) path.digests.push_back(record.key);
+    if (classes.has_ladder()) path.errors.push_back(record.error.largest());
     for (uint32_t c = 0; c < classes.count(); ++c) path.slots[c].push_back(record.slots[c]);
     const BlockState block_state = BlockStateOf(state, path.blocks[i]);
     if (path.bad.empty() && block_state == BlockState::kGood) {
@@ -135,14 +136,36 @@ bool FindElsewhere(const State& state, std::span<const TokenId> tokens,
   return false;
 }
 
+namespace {
+
+// Of the first `found` blocks of a path, of which [known, found) are in the store alone.
+std::pair<uint64_t, uint64_t> UsableForms(const SlotClasses& classes, uint64_t prompt_tokens,
+                                          const FoundPath& path, uint64_t known, uint64_t found) {
+  const uint32_t open_class = classes.OpenClassOf(0);
+  const auto has_open = [&](uint64_t block) {
+    return block < known && !path.slots[open_class][block].is_none();
+  };
+  // The error of what is loaded is known once it has come.
+  const auto accepts = [&](uint64_t block) {
+    return path.error_max > 0 && (block >= known || path.errors[block] <= path.error_max);
+  };
+  return {UsableOfLadder(prompt_tokens, classes.block_tokens(), found, has_open, accepts),
+          std::min(ReusableBlocks(prompt_tokens, classes.block_tokens()), found)};
+}
+
+}  // namespace
+
 void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& path) {
   const auto has = [&](uint32_t slot_class, uint64_t block) {
     return !path.slots[slot_class][block].is_none();
   };
-  const auto [hit, sealed] = UsableBlocks(classes, prompt_tokens, path.good, has);
+  const auto [hit, sealed] = classes.has_ladder()
+                                 ? UsableForms(classes, prompt_tokens, path, path.good, path.good)
+                                 : UsableBlocks(classes, prompt_tokens, path.good, has);
+  const MissReason unusable = classes.has_ladder() ? MissReason::kApproximate : MissReason::kNoTwin;
   for (uint64_t i = hit; i < path.blocks.size(); ++i) {
     const BlockState block_state = i < path.good ? BlockState::kGood : path.bad[i - path.good];
-    path.beyond.push_back(i < sealed ? MissReason::kNoTwin : ReasonOf(block_state));
+    path.beyond.push_back(i < sealed ? unusable : ReasonOf(block_state));
   }
   path.blocks.resize(hit);
 }
@@ -158,7 +181,8 @@ std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& pa
   PerClass<SlotId> needed{};
   for (uint32_t c = 0; c < classes.count(); ++c) {
     if (!classes.IsNeeded(c, i, tokens)) continue;
-    if (record.slots[c].is_none()) return std::nullopt;
+    const bool may_lack = classes.has_ladder() && !classes.is_sealed(c) && path.error_max > 0;
+    if (record.slots[c].is_none() && !may_lack) return std::nullopt;
     needed[c] = record.slots[c];
   }
   return needed;
@@ -178,11 +202,13 @@ bool LeaseSome(State& state, FoundPath& path, uint64_t begin, uint64_t end, Bloc
     NoteUsed(state, block);
     for (uint32_t c = 0; c < state.classes.count(); ++c) {
       const SlotId slot = (*needed)[c];
+      if (state.classes.has_ladder()) path.errors[i] = state.directory.at(block).error.largest();
+      // Since it was found the block may have moved, lost its open form, or gone and come back in
+      // another slot.
+      path.slots[c][i] = slot;
       if (slot.is_none()) continue;
       HoldSlot(state, slot);
       held.push_back(slot);
-      // Since it was found the block may have moved, or gone and come back in another slot.
-      path.slots[c][i] = slot;
     }
     if (!leased.is_none()) DropLease(state, leased);
     leased = is_held ? BlockId::None() : block;
@@ -267,6 +293,11 @@ bool Search::LeasePath(FoundPath& path, std::vector<SlotId>& held) {
     cache_.With([&](State& state) { all = LeaseSome(state, path, begin, end, leased, held); });
   });
   if (!leased.is_none()) cache_.With([&](State& state) { DropLease(state, leased); });
+  if (all && cache_.classes().has_ladder()) {  // open forms may have gone since
+    const uint64_t found = path.blocks.size();
+    const uint64_t tokens = found * cache_.block_tokens() + 1;
+    all = UsableForms(cache_.classes(), tokens, path, found, found).first == found;
+  }
   if (all) return true;
   cache_.ReleaseSlots(held);
   held.clear();
@@ -365,7 +396,10 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
   const auto has = [&](uint32_t slot_class, uint64_t block) {
     return block < known && !path.slots[slot_class][block].is_none();
   };
-  const uint64_t resident = UsableBlocks(classes, prompt.size(), known, has).first;
+  const bool has_ladder = classes.has_ladder();
+  const uint64_t resident = has_ladder
+                                ? UsableForms(classes, prompt.size(), path, known, known).first
+                                : UsableBlocks(classes, prompt.size(), known, has).first;
   if (resident == reusable) return;
 
   // Of blocks [known, ...).
@@ -393,8 +427,13 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
   const auto could_have = [&](uint32_t slot_class, uint64_t block) {
     return has(slot_class, block) || below(slot_class, block);
   };
-  const uint64_t hit =
-      UsableBlocks(classes, prompt.size(), known + beyond.size(), could_have).first;
+  const uint64_t found = known + beyond.size();
+  const uint64_t hit = has_ladder ? UsableForms(classes, prompt.size(), path, known, found).first
+                                  : UsableBlocks(classes, prompt.size(), found, could_have).first;
+  if (has_ladder && path.error_max == 0 && resident == known) {
+    load.refused_blocks = found;
+    load.keys = beyond;
+  }
   if (hit <= resident) return;
 
   load.blocks = hit;
@@ -409,7 +448,7 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
     for (uint32_t c = 0; c < classes.count(); ++c) {
       if (!classes.IsNeeded(c, i, hit * cache_.block_tokens())) continue;
       any_needed = any_needed || classes.is_sealed(c);
-      wanted[c] = !has(c, i);
+      wanted[c] = !has(c, i) && (classes.is_sealed(c) || !has_ladder);
     }
     // Where every layer has a window, later blocks are found through the bytes of this one.
     for (uint32_t group = 0; group < classes.group_count() && !any_needed && i >= known; ++group) {

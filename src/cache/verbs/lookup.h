@@ -21,6 +21,8 @@ struct FoundPath {
   std::vector<uint64_t> keys{};           // PolicyKey of each: the id may name another block later
   PerClass<std::vector<SlotId>> slots{};  // of each
   std::vector<Digest> digests{};          // whole key of each, where a load may need them
+  std::vector<float> errors{};            // with a precision ladder: FormError::largest of each
+  float error_max = 0.0f;                 // largest error that the request accepts
   uint64_t good = 0;                      // the first so many may be handed out
   std::vector<BlockState> bad{};          // the states of those after them
   Digest last_key{};                      // of the last one found, or of the root
@@ -48,6 +50,10 @@ struct LoadList {
   Digest parent_key{};         // of the first entry
   std::vector<Digest> keys{};  // of the blocks from the resident ones to `blocks`
   std::vector<PerClass<bool>> wanted{};  // of each block, which forms are to be loaded
+  /// With a precision ladder: the store has the blocks of the prompt up to here, and the request
+  /// accepts none of them. 0: it does, or the store has none. Of these, those after the resident
+  /// ones are in `keys`.
+  uint64_t refused_blocks = 0;
   /// The store has blocks from `first` of the prompt on as one record.
   struct Run {
     uint64_t first = 0;
@@ -76,6 +82,21 @@ std::pair<uint64_t, uint64_t> UsableBlocks(const SlotClasses& classes, uint64_t 
   const uint64_t sealed = hit_of(found, classes.reaches().first(classes.group_count()));
   if (classes.residual_blocks() == 0) return {sealed, sealed};
   return {hit_of(sealed, classes.reaches()), sealed};
+}
+/// The same with a precision ladder, of `found` blocks: those that have their open forms, or an
+/// error that the request accepts. What a row cannot read open, because a later block of its split
+/// is left in the sealed form (kOpenWherePresent), needs such an error too.
+template <typename HasOpen, typename Accepts>
+uint64_t UsableOfLadder(uint64_t prompt_tokens, uint32_t block_tokens, uint64_t found,
+                        const HasOpen& has_open, const Accepts& accepts) {
+  const uint64_t most = std::min(ReusableBlocks(prompt_tokens, block_tokens), found);
+  bool all_accepted = true;  // of the split so far
+  for (uint64_t block = 0; block < most; ++block) {
+    if (block * block_tokens % kSplitTokens == 0) all_accepted = true;
+    all_accepted = all_accepted && accepts(block);
+    if (!has_open(block) && !all_accepted) return block;
+  }
+  return most;
 }
 /// Cuts the path to the blocks that can be used according to its slots.
 void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& path);

@@ -55,6 +55,14 @@ Published Join(State& state, BlockId same, const NewBlock& block, const PerClass
   return published;
 }
 
+// The mean of all that was published so far.
+void CountError(State& state, const FormError& error) {
+  if (!state.classes.has_ladder()) return;
+  const auto count = static_cast<double>(state.counters.published_total);
+  state.counters.key_error_mean += (error.key - state.counters.key_error_mean) / count;
+  state.counters.value_error_mean += (error.value - state.counters.value_error_mean) / count;
+}
+
 // A loaded block may lack slots outside a window, but no others.
 bool HasEnough(const SlotClasses& classes, const NewBlock& block) {
   bool any = false;
@@ -118,6 +126,7 @@ Published PublishOne(State& state, const PublishLocation& location, const NewBlo
   }
   AddLease(state, block.parent);
   ++state.counters.published_total;
+  CountError(state, record.error);
   Offer(state, id);
   return {.block = id, .slots = block.slots};
 }
@@ -201,7 +210,8 @@ Result<void> Publishing::PublishSome(const PublishLocation& location, std::span<
   bool any_checksums = false;
   for (const NewBlock& block : blocks.subspan(answers.size())) {
     key = ChildKey(*location.domain, key, block.tokens.data(), cache_.block_tokens());
-    BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
+    BlockRecord& record =
+        records.emplace_back(BlockRecord{.slots = block.slots, .key = key, .error = block.error});
     if (block.crcs != nullptr) {
       record.crcs = *block.crcs;
       continue;

@@ -18,6 +18,7 @@ struct NewBlock {
   PerClass<SlotId> slots{};  // of each group, with one reference of the sequence; none: was not
                              // loaded
   const PerClass<uint32_t>* crcs = nullptr;  // of their bytes; null: not known yet
+  FormError error{};                         // of the sealed form
 };
 
 /// The result for one block.

@@ -46,7 +46,8 @@ template <>
     offsetof(quire_engine_options, keys_command),
     offsetof(quire_engine_options, key),
     offsetof(quire_engine_options, arithmetic),
-    offsetof(quire_engine_options, arithmetic) + sizeof(const char*)};
+    offsetof(quire_engine_options, ladder),
+    offsetof(quire_engine_options, ladder) + sizeof(const char*)};
 template <>
 [[gnu::visibility(
     "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_turn_options> = {
@@ -66,7 +67,9 @@ template <>
     offsetof(quire_turn_options, retain_tokens),
     offsetof(quire_turn_options, keep_blocks),
     offsetof(quire_turn_options, adapter),
-    offsetof(quire_turn_options, adapter) + sizeof(const char*)};
+    offsetof(quire_turn_options, approximate_error_max),
+    offsetof(quire_turn_options, reserved1),
+    offsetof(quire_turn_options, reserved1) + sizeof(int32_t)};
 template <>
 [[gnu::visibility(
     "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_session_options> = {
@@ -74,8 +77,9 @@ template <>
     offsetof(quire_session_options, adapter) + sizeof(const char*)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_event> = {
-    offsetof(quire_event, dropped_tokens), offsetof(quire_event, retained_tokens),
-    offsetof(quire_event, retained_tokens) + sizeof(uint64_t)};
+    offsetof(quire_event, dropped_tokens),     offsetof(quire_event, retained_tokens),
+    offsetof(quire_event, approximate_tokens), offsetof(quire_event, approximate_error_ppm),
+    offsetof(quire_event, approximate_error_ppm) + sizeof(uint64_t)};
 
 struct quire_engine {
   std::shared_ptr<EngineHost> host;
@@ -195,6 +199,7 @@ Result<quire::serve::Request> RequestOf(const EngineHost& host, bool begins,
   QUIRE_TRY(quire::embed::CheckArray(asked.stop_tokens, asked.stop_count, kTokensMax,
                                      "options->stop_tokens"));
   quire::serve::Request request{.max_tokens = asked.max_tokens,
+                                .approximate_error_max = asked.approximate_error_max,
                                 .adapter = quire::embed::Text(asked.adapter)};
   QUIRE_ASSIGN(request.prompt, FedTokens(host, begins, asked));
   if (asked.stop_count > 0) {
@@ -260,6 +265,8 @@ Result<quire_event> EventOf(quire_session& session, quire::serve::Response respo
   event.finish = static_cast<quire_finish>(response.finish);
   event.dropped_tokens = response.dropped_tokens;
   for (const auto& outcome : response.retained) event.retained_tokens = outcome.tokens;
+  event.approximate_tokens = response.sequence.tokens_approximate;
+  event.approximate_error_ppm = quire::embed::PartsPerMillion(response.sequence.approximate_error);
   return event;
 }
 
@@ -310,6 +317,10 @@ quire_code quire_engine_open(const quire_engine_options* options, quire_engine**
     if (asked.codec != 0) {
       QUIRE_ASSIGN(host.codec, quire::embed::ToEnum<quire::Codec>(asked.codec, "options->codec"));
     }
+    if (asked.ladder != nullptr && asked.codec != 0) {
+      return Fail(ErrorCode::kInvalidArgument, "options->codec: a ladder names its codecs itself");
+    }
+    host.ladder = quire::embed::Text(asked.ladder);
     host.resident_tokens = asked.resident_tokens;
     if (asked.policy != nullptr) host.policy = asked.policy;
     QUIRE_ASSIGN(host.eviction_batch,

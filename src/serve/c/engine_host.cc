@@ -102,6 +102,7 @@ Result<CacheOptions> EngineHost::CacheOptionsOf(const HostOptions& options) cons
   NumericProfile profile =
       NumericProfile::Uniform(IsIdentity(codec) ? codec : own, options.block_tokens);
   for (CodecRule& rule : profile.codecs) rule.codec = codec;
+  if (!options.ladder.empty()) QUIRE_TRY(SetLadder(options.ladder, profile));
   profile.compute = model_->compute();
   profile.arithmetic = model::ArithmeticName(model_->arithmetic());
   const uint64_t longest = model_->config().positions_max;

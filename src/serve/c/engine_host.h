@@ -33,6 +33,7 @@ struct HostOptions {
   uint32_t chunk_tokens = 512;
   uint32_t threads = 0;  // 0: one per core
   std::optional<Codec> codec{};
+  std::string ladder{};  // for SetLadder; empty: none
   uint64_t resident_tokens = 0;
   model::Window window{};
   std::string policy = CacheOptions{}.policy;

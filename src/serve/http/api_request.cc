@@ -414,6 +414,8 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   QUIRE_ASSIGN(call.explain_misses, fields.Flag("explain_misses", false));
   QUIRE_TRY(ReadOnFull(fields, call));
   QUIRE_TRY(ReadKeep(fields, call));
+  QUIRE_ASSIGN(const auto error_max, fields.Number("approximate_error_max", 0, 1));
+  call.approximate_error_max = static_cast<float>(error_max.value_or(0));
   QUIRE_TRY(ReadPriority(fields, call));
   QUIRE_TRY(ReadHints(fields, call.hints));
   QUIRE_TRY(PassOver(fields));

@@ -54,6 +54,7 @@ struct ApiCall {
   bool reuse = true;                 // false: computes all of the prompt
   std::string on_full{};             // a name for SetOnFull; empty: the server's default
   KeepOptions keep{};                // what of the prompt it goes on with
+  float approximate_error_max = 0;   // Request::approximate_error_max
   uint8_t priority = 50;             // Request::priority: the other way round than the field
   uint64_t timeout_us = UINT64_MAX;  // the server's own timeout holds too
   bool echo = false;                 // of kCompletions: the answer begins with the prompt

@@ -136,10 +136,14 @@ OrderedJson Call::UsageJson() const {
   uint64_t prompt = 0;
   uint64_t cached = 0;
   uint64_t dropped = 0;
+  uint64_t approximate = 0;
+  float error = 0;
   uint64_t generated = 0;
   for (const Asked& asked : asked_) {
     const Response& response = asked.answer.response();
     generated += asked.answer.tokens();
+    approximate += response.sequence.tokens_approximate;
+    error = std::max(error, response.sequence.approximate_error);
     if (!asked.counts_prompt) continue;
     prompt += response.prompt_tokens;
     cached += response.reused_tokens;
@@ -147,6 +151,10 @@ OrderedJson Call::UsageJson() const {
   }
   OrderedJson details = {{"cached_tokens", cached}};
   if (dropped > 0) details["dropped_tokens"] = dropped;  // the answer is an approximation
+  if (approximate > 0) {                                 // so it is here
+    details["approximate_tokens"] = approximate;
+    details["approximate_error"] = error;
+  }
   if (call_.explain_misses) details["first_difference"] = FirstDifference();
   OrderedJson usage = {{"prompt_tokens", prompt},
                        {"completion_tokens", generated},

@@ -1,0 +1,235 @@
+// A precision ladder: blocks that grow cold stay in the sealed form alone, which only lookups find
+// that accept their error.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "cache/below/test_store.h"
+#include "cache/test_util.h"
+
+namespace quire::cache {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr float kAny = std::numeric_limits<float>::infinity();
+
+// int4 keeps the whole numbers of the pretended model only roughly, f16 as they are.
+NumericProfile LadderProfile(Codec codec = Codec::kInt4) {
+  NumericProfile profile = NumericProfile::Uniform(codec);
+  profile.open_dtype = Codec::kF16;
+  profile.residual_tokens = kPrecisionLadder;
+  return profile;
+}
+
+const Geometry kGeometry = Geometry::Uniform(2, 2, 16);
+
+struct LadderCache : TestCache {
+  explicit LadderCache(uint64_t slots, CacheOptions more = {})
+      : TestCache(slots, kGeometry, LadderProfile(), 0, std::move(more)) {}
+
+  Plan Accept(std::span<const TokenId> prompt, float error_max = kAny) {
+    return Must(cache->Acquire(
+        {.identity = &identity, .tokens = prompt, .approximate_error_max = error_max}));
+  }
+};
+
+class LadderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (DeviceOfTests() != nullptr) GTEST_SKIP() << "ladders need memory that the host can reach";
+  }
+};
+
+TEST_F(LadderTest, WithoutPressureEverythingIsExact) {
+  LadderCache test(200);
+  const auto prompt = SomeTokens(300, 1);
+  test.Run(prompt).reset();
+  const Plan plan = test.Accept(prompt);
+  EXPECT_EQ(plan.resident_tokens(), 288u);
+  EXPECT_EQ(plan.approximate_tokens(), 0u);
+  const auto sequence = test.Open(prompt);
+  EXPECT_EQ(sequence->length(), 288u);
+  Must(test.model.Feed(*sequence, prompt));
+  EXPECT_EQ(test.model.Differs(*sequence, prompt), "");
+  const CacheStats stats = test.cache->stats();
+  EXPECT_GT(stats.key_error_mean, 0.01);
+  EXPECT_LT(stats.key_error_mean, 0.2);
+  EXPECT_GT(stats.value_error_mean, 0.01);
+  EXPECT_LT(stats.value_error_mean, 0.2);
+  EXPECT_EQ(stats.demoted_total, 0u);
+}
+
+// Fills a cache with other prompts until some of the first one is left in the sealed form.
+std::vector<TokenId> Demoted(LadderCache& test) {
+  const auto prompt = SomeTokens(300, 1);
+  test.Run(prompt).reset();
+  for (uint64_t seed = 2; test.cache->stats().demoted_total < 18 && seed < 20; ++seed) {
+    test.Run(SomeTokens(200, seed)).reset();
+  }
+  return prompt;
+}
+
+TEST_F(LadderTest, WhatGrowsColdIsFoundByThoseWhoAcceptIt) {
+  LadderCache test(120);
+  const auto prompt = Demoted(test);
+  const Plan exact = test.Acquire(prompt);
+  EXPECT_EQ(exact.resident_tokens(), 0u);
+  EXPECT_EQ(exact.reason(), MissReason::kApproximate);
+  EXPECT_EQ(exact.missing().front().tokens, 288u);
+  const Plan plan = test.Accept(prompt);
+  EXPECT_EQ(plan.resident_tokens(), 288u);
+  EXPECT_GT(plan.approximate_tokens(), 0u);
+  EXPECT_GT(plan.approximate_error(), 0.01f);
+  EXPECT_LT(plan.approximate_error(), 0.3f);
+  EXPECT_GT(test.cache->stats().demoted_total, 0u);
+  // The bound is a bound.
+  EXPECT_EQ(test.Accept(prompt, plan.approximate_error() / 100).resident_tokens(), 0u);
+  EXPECT_EQ(test.Accept(prompt, plan.approximate_error()).resident_tokens(), 288u);
+  EXPECT_FALSE(test.cache->Acquire(
+      {.identity = &test.identity, .tokens = prompt, .approximate_error_max = -1}));
+}
+
+TEST_F(LadderTest, WhatIsComputedAfterItIsNoOneElses) {
+  LadderCache test(120);
+  const auto prompt = Join(Demoted(test), SomeTokens(100, 77));
+  auto sequence = Must(test.cache->Open(test.Accept(prompt), {}));
+  const SequenceStats stats = sequence->stats();
+  EXPECT_EQ(stats.tokens_used, 288u);
+  EXPECT_GT(stats.tokens_approximate, 0u);
+  EXPECT_GT(stats.approximate_error, 0.01f);
+  const uint64_t published = test.cache->stats().published_total;
+  Must(test.model.Feed(*sequence, prompt));
+  // It reads what it has, in both forms.
+  EXPECT_THAT(test.model.Differs(*sequence, prompt), HasSubstr("wrong values"));
+  EXPECT_EQ(sequence->stats().tokens_approximate, stats.tokens_approximate);
+  const auto fork = Must(sequence->Fork());
+  EXPECT_EQ(fork->stats().tokens_approximate, stats.tokens_approximate);
+  fork->Reset();
+  EXPECT_EQ(fork->stats().tokens_approximate, 0u);
+  sequence->Reset();
+  Must(test.model.Feed(*sequence, SomeTokens(64, 5)));
+  sequence.reset();
+  EXPECT_EQ(test.cache->stats().published_total, published);
+  EXPECT_EQ(test.Resident(prompt), 0u);
+}
+
+TEST_F(LadderTest, RowsOfALowerPrecisionAreNotRewritten) {
+  LadderCache test(120);
+  const auto prompt = Demoted(test);
+  const auto sequence = Must(test.cache->Open(test.Accept(prompt), {}));
+  const auto refused = sequence->Rollback(40);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("lower precision"));
+  ASSERT_TRUE(sequence->Rollback(32));
+  EXPECT_EQ(sequence->length(), 32u);
+  Must(test.model.Feed(*sequence, prompt));
+  EXPECT_FALSE(sequence->Select(std::vector<uint64_t>{0}));
+}
+
+// As kernels take them: in a split what is read open comes last.
+TEST_F(LadderTest, TablesHaveAFormOfEachBlock) {
+  LadderCache test(120);
+  const auto prompt = Join(Demoted(test), SomeTokens(100, 77));
+  const auto sequence = Must(test.cache->Open(test.Accept(prompt), {}));
+  Must(test.model.Feed(*sequence, prompt));
+  const LayerBlocks blocks = sequence->Blocks(1);
+  EXPECT_EQ(blocks.open_blocks, kOpenWherePresent);
+  uint64_t sealed_only = 0;
+  for (uint64_t block = 0; block < 25; ++block) {
+    const bool is_open = blocks.tables.open.slots[block] != kNoSlot;
+    EXPECT_TRUE(is_open || blocks.tables.sealed.slots[block] != kNoSlot) << block;
+    const bool follows = block % (kSplitTokens / kBlock) != 0;
+    if (follows && !is_open) {
+      EXPECT_EQ(blocks.tables.open.slots[block - 1], kNoSlot) << block;
+    }
+    sealed_only += is_open ? 0 : 1;
+  }
+  EXPECT_EQ(sealed_only * kBlock, sequence->stats().tokens_approximate);
+}
+
+TEST_F(LadderTest, AStoreKeepsTheLowerPrecision) {
+  TestStore store;
+  const auto prompt = SomeTokens(300, 1);
+  const auto restart = [&] {
+    LadderCache test(120, {.clock = &store.clock, .store = store.store.get()});
+    test.Run(prompt).reset();
+    store.Turn();
+    EXPECT_EQ(test.cache->stats().stored_blocks, 18u);
+    // What it has is enough to give memory back.
+    EXPECT_EQ(Must(test.cache->Demote({.identity = &test.identity, .tokens = prompt})), 18u);
+  };
+  restart();
+  store.Restart();
+  LadderCache test(120, {.clock = &store.clock, .store = store.store.get()});
+  const Plan exact = test.Acquire(prompt);
+  EXPECT_EQ(exact.loadable_tokens(), 0u);
+  EXPECT_EQ(exact.reason(), MissReason::kApproximate);
+  EXPECT_EQ(exact.missing().front().tokens, 288u);
+  const auto load = [&](float error_max) {
+    Ticket ticket = Must(test.cache->Load(test.Accept(prompt, error_max), {}));
+    store.Turn();
+    return ticket.Take();
+  };
+  const Plan refused = load(1e-6f);  // the error is known once it has come
+  EXPECT_EQ(refused.resident_tokens(), 0u);
+  EXPECT_EQ(refused.reason(), MissReason::kApproximate);
+  Plan plan = load(kAny);
+  EXPECT_EQ(plan.resident_tokens(), 288u);
+  EXPECT_EQ(plan.approximate_tokens(), 288u);
+  EXPECT_GT(plan.approximate_error(), 0.01f);
+  EXPECT_LT(plan.approximate_error(), 0.3f);
+  const auto sequence = Must(test.cache->Open(std::move(plan), {}));
+  Must(test.model.Feed(*sequence, prompt));
+  EXPECT_EQ(sequence->stats().tokens_approximate, 288u);
+  // Computed anew they are exact again.
+  test.Run(prompt).reset();
+  EXPECT_EQ(test.Resident(prompt), 288u);
+  EXPECT_EQ(test.Accept(prompt).approximate_tokens(), 0u);
+}
+
+TEST_F(LadderTest, WhatCannotHaveOneIsRefusedByName) {
+  CacheOptions options = {.geometry = kGeometry, .profile = LadderProfile(), .hot_bytes = 1 << 24};
+  options.geometry.groups[0].kind = LayerKind::kWindow;
+  options.geometry.groups[0].window_tokens = 64;
+  const auto windows = Cache::Create(options);
+  ASSERT_FALSE(windows);
+  EXPECT_THAT(windows.error().message, HasSubstr("precision ladder"));
+  options = {.geometry = kGeometry, .profile = LadderProfile(Codec::kF16), .hot_bytes = 1 << 24};
+  EXPECT_FALSE(Cache::Create(options));
+}
+
+// Whatever is demoted, evicted and computed anew meanwhile.
+TEST_F(LadderTest, ExactLookupsSeeNoDemotedBlock) {
+  Prng prng(3);
+  LadderCache test(90);
+  const auto trunk = SomeTokens(400, 1);
+  uint64_t approximate = 0;
+  uint64_t exact_hits = 0;
+  for (int i = 0; i < 400; ++i) {
+    const auto prompt = Join(std::span(trunk).first(prng.NextBelow(400)),
+                             SomeTokens(1 + prng.NextBelow(90), i % 60));
+    const bool accepts = prng.NextBelow(2) == 0;
+    Plan plan = accepts ? test.Accept(prompt) : test.Acquire(prompt);
+    ASSERT_TRUE(accepts || plan.approximate_tokens() == 0);
+    const bool is_exact = plan.approximate_tokens() == 0;
+    (is_exact ? exact_hits : approximate) += plan.resident_tokens() > 0 ? 1 : 0;
+    const uint64_t published = test.cache->stats().published_total;
+    auto sequence = Must(test.cache->Open(std::move(plan), {}));
+    Must(test.model.Feed(*sequence, prompt));
+    if (is_exact) {
+      ASSERT_EQ(test.model.Differs(*sequence, prompt), "") << i;
+    } else {
+      ASSERT_EQ(test.cache->stats().published_total, published) << i;
+    }
+    sequence.reset();
+    ASSERT_EQ(test.cache->Verify().damaged, 0u);
+  }
+  EXPECT_GT(approximate, 10u);
+  EXPECT_GT(exact_hits, 20u);
+}
+
+}  // namespace
+}  // namespace quire::cache
