@@ -1,5 +1,7 @@
 // Attention beside its floors: decode against a plain streaming read of the same bytes, prefill,
 // and decode of a context that stays in cache, against multiply-adds in registers.
+// "mixed" is decode of a precision ladder, half of whose context is in f16 and half encoded, beside
+// decode of these halves alone.
 // Shape: Qwen3-0.6B, 16 query heads on 8 KV heads, head_dim 128; "g4" and "g8" have so many query
 // heads to a KV head instead of 2.
 #include "quire/attention.h"
@@ -104,6 +106,77 @@ Result<Subject> Decode(Codec codec, uint32_t tokens, uint32_t group, uint32_t th
       .floor = [=](uint32_t place) { return ReadSeconds(bench->runs[place], *bench->executor); }};
 }
 
+/// A context whose first half has open forms in f16, and whose second half is encoded alone.
+struct MixedBench {
+  static Result<std::shared_ptr<MixedBench>> Create(Codec codec, uint32_t tokens, uint32_t layers,
+                                                    uint32_t threads) {
+    auto made = std::make_shared<MixedBench>();
+    QUIRE_ASSIGN(made->open, Bench::Create(Codec::kF16, tokens, 2, layers, threads));
+    QUIRE_ASSIGN(made->sealed, Bench::Create(codec, tokens, 2, layers, threads));
+    const uint64_t blocks = made->open->sequence->blocks();
+    made->indptr = {0, blocks};
+    for (uint32_t block = 0; block < blocks; ++block) {
+      made->open_slots.push_back(block < blocks / 2 ? block : kNoSlot);
+      made->sealed_slots.push_back(block);
+    }
+    return made;
+  }
+
+  AttentionShape Shape(uint32_t layer, uint32_t group) const {
+    AttentionShape shape = sealed->sequence->Shape(layer, group);
+    const AttentionShape of_open = open->sequence->Shape(layer, group);
+    shape.open_key = of_open.key;
+    shape.open_value = of_open.value;
+    shape.open_key.rotated = shape.key.rotated;
+    shape.open_value.rotated = shape.value.rotated;
+    shape.open_blocks = kOpenWherePresent;
+    return shape;
+  }
+
+  std::shared_ptr<Bench> open;
+  std::shared_ptr<Bench> sealed;
+  std::vector<uint64_t> indptr;
+  std::vector<uint32_t> open_slots;
+  std::vector<uint32_t> sealed_slots;
+  std::vector<float> queries;
+  std::vector<float> out;
+};
+
+/// One decoded token of a precision ladder, in ms for all layers of the model.
+Result<Subject> MixedDecode(Codec codec, uint32_t tokens, uint32_t group, uint32_t threads) {
+  const uint32_t layers = LayersBeyondCache(BytesPerLayer(codec, tokens / 2));
+  QUIRE_ASSIGN(const auto bench, MixedBench::Create(codec, tokens, layers, threads));
+  bench->queries = Queries(1, group);
+  bench->out.resize(bench->queries.size());
+  const BlockTables tables = {
+      .sealed = bench->sealed->sequence->Tables(bench->indptr, bench->sealed_slots.data()).sealed,
+      .open = bench->open->sequence->Tables(bench->indptr, bench->open_slots.data()).open};
+  const auto half = [=](Bench& of, uint32_t layer, uint32_t piece) {
+    return of.Attend(of.sequence->Shape(layer, group),
+                     of.sequence->Task(1, bench->queries.data(), bench->out.data(), piece, 2));
+  };
+  return Timed{.unit = "ms/token",
+               .less_is_better = true,
+               .amount = 1e3 / layers * kModelLayers,
+               .places = layers,
+               .slice = fmt::format("1 row over {} tokens, 1 layer", tokens),
+               .work =
+                   [=](uint32_t layer) {
+                     Bench& of = *bench->sealed;
+                     AttentionTask task =
+                         of.sequence->Task(1, bench->queries.data(), bench->out.data());
+                     const AttentionShape shape = bench->Shape(layer, group);
+                     return SecondsOf(*of.executor, [&] {
+                       Must(of.attention->Attend(shape, tables, {&task, 1}, *of.executor));
+                     });
+                   },
+               .floor =
+                   [=](uint32_t layer) {
+                     const uint32_t away = (layer + layers / 2) % layers;
+                     return half(*bench->open, away, 0) + half(*bench->sealed, away, 1);
+                   }};
+}
+
 /// Decode of one layer of a context that stays in the last-level cache, over and over: what
 /// kernels cost when memory does not.
 Result<Subject> CachedDecode(Codec codec, uint32_t tokens, uint32_t group) {
@@ -189,6 +262,12 @@ std::vector<Case> AttentionCases(const Options& options) {
       cases.push_back({.name = fmt::format("decode/{}/{}{}/t{}", CodecName(d.codec), d.tokens,
                                            InName(d.group), threads),
                        .prepare = [=] { return Decode(d.codec, d.tokens, d.group, threads); }});
+    }
+  }
+  for (const Codec codec : {Codec::kInt8, Codec::kInt4}) {
+    for (const uint32_t threads : options.threads) {
+      cases.push_back({.name = fmt::format("mixed/f16:{}/32768/t{}", CodecName(codec), threads),
+                       .prepare = [=] { return MixedDecode(codec, 32'768, kGroup, threads); }});
     }
   }
   for (const uint32_t group : {kGroup, 8u}) {

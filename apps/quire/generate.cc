@@ -142,19 +142,31 @@ nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::
           {"logits_digest", ToHex(response.logits_digest)}};
 }
 
-/// `digests`: of every run, in order.
+/// Records that came from a remote, since the start.
+uint64_t RemoteHits(Runtime& runtime) {
+  if (runtime.store() == nullptr) return 0;
+  const auto remote = runtime.store()->stats().remote;
+  return remote ? remote->hits : 0;
+}
+
+/// `digests`: of every run, in order; `remote_hits`: of the last one.
 Result<void> PrintReport(const GenerateFlags& flags, Runtime& runtime, const serve::Response& last,
-                         const nlohmann::ordered_json& digests) {
+                         const nlohmann::ordered_json& digests, uint64_t remote_hits) {
   const std::string text =
       runtime.tokenizer() ? runtime.tokenizer()->Decode(last.tokens) : std::string();
   auto report = ResponseJson(last, text);
+  const CacheStats stats = runtime.cache().stats();
+  report["streamed_requests"] = stats.streamed_requests_total;
+  report["streamed_bytes"] = stats.streamed_bytes_total;
+  report["remote_tokens"] =
+      std::min<uint64_t>(remote_hits * runtime.profile().block_tokens, last.loaded_tokens);
   report["digests"] = digests;
   report["k"] = CodecName(*runtime.profile().CodecFor(StreamRole::kKey));
   report["v"] = CodecName(*runtime.profile().CodecFor(StreamRole::kValue));
-  report["codec_fallbacks"] = runtime.cache().stats().codec_fallbacks;
+  report["codec_fallbacks"] = stats.codec_fallbacks;
   if (flags.stats) {
     QUIRE_ASSIGN(const TenantStats tenant, runtime.cache().tenant_stats(kDefaultTenant));
-    report["cache"] = nlohmann::ordered_json::parse(ToJson(runtime.cache().stats()));
+    report["cache"] = nlohmann::ordered_json::parse(ToJson(stats));
     if (runtime.store() != nullptr) {
       report["store"] = nlohmann::ordered_json::parse(ToJson(runtime.store()->stats()));
     }
@@ -239,9 +251,11 @@ Result<int> Generate(const GenerateFlags& flags, ranks::Group* group) {
   };
 
   serve::Response last;
+  uint64_t remote_hits = 0;  // before the last run
   auto digests = nlohmann::ordered_json::array();
   for (uint32_t run = 0; run < flags.repeat; ++run) {
     const bool is_last = run + 1 == flags.repeat;
+    remote_hits = RemoteHits(*runtime);
     if (!flags.json && is_last && runtime->tokenizer()) {
       stream.emplace(*runtime->tokenizer());
     }
@@ -258,8 +272,9 @@ Result<int> Generate(const GenerateFlags& flags, ranks::Group* group) {
   if (!flags.logits_out.empty()) {
     QUIRE_TRY(WriteNpy(flags.logits_out, logits, logits.size() / vocab, vocab));
   }
-  QUIRE_TRY(flags.json ? PrintReport(flags, *runtime, last, digests)
-                       : PrintSummary(flags, *runtime, last));
+  QUIRE_TRY(flags.json
+                ? PrintReport(flags, *runtime, last, digests, RemoteHits(*runtime) - remote_hits)
+                : PrintSummary(flags, *runtime, last));
   return last.finish == serve::Finish::kNoSpace ? kResource : kOk;
 }
 

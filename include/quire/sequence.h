@@ -199,6 +199,7 @@ struct LayerBlocks : LayerStreams {
 /// Counters of the blocks that a context read back, since its sequence was opened.
 struct StreamedStats {
   uint64_t bytes_read = 0;
+  uint64_t requests = 0;  // of the store, for these
   uint64_t pieces = 0;
   uint64_t waits = 0;    // pieces that had not come when attention asked for them
   uint64_t wait_us = 0;  // for these, by the store's clock

@@ -74,6 +74,7 @@ struct CacheStats {
   uint64_t loaded_total = 0;
   // Of sequences that stream: bytes read back while layers attended, and how long attention waited
   // for them.
+  uint64_t streamed_requests_total = 0;  // of the store, for these bytes
   uint64_t streamed_bytes_total = 0;
   uint64_t stream_wait_us_total = 0;
   uint64_t codec_fallbacks = 0;  // streams whose codec gave way to one that can be used here

@@ -43,6 +43,12 @@ class Event:
     def retained_tokens(self) -> int: ...
 
     @property
+    def approximate_tokens(self) -> int: ...
+
+    @property
+    def approximate_error(self) -> float: ...
+
+    @property
     def finish(self) -> str: ...
 
     def __repr__(self) -> str: ...
@@ -91,11 +97,11 @@ class Session:
     Turns that build on each other. With a store it outlives the process under its name. It is let go of when it and its answers have been closed. Threads: any, one turn at a time.
     """
 
-    def turn(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0) -> Answer:
+    def turn(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0, approximate_error_max: float = 0.0) -> Answer:
         """
         Feeds a prompt and begins its answer; max_tokens=0 only reads.
 
-        prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are.
+        prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are. approximate_error_max: with a ladder, the largest relative error of blocks in the lower precision that it may begin with; 0: the answer is exact.
 
         Raises: InvalidArgumentError, UnsupportedError; what makes it fail later is raised by the answer. Threads: any.
         """
@@ -145,20 +151,20 @@ class Engine:
     A model, its cache and a thread that computes. It ends when it and all that came of it have been closed; then what was published is written to the store. Threads: any.
     """
 
-    def __init__(self, model: str | os.PathLike[str], *, store: str | os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: int = 0, store_bytes: int = 8589934592, session_bytes: int = 1073741824, tokens_max: int = 0, block_tokens: int = 16, chunk_tokens: int = 512, threads: int = 0, codec: str | None = None, resident_tokens: int = 0, policy: str = 'lru', load: str = 'auto', eviction_batch: str = 'exact', window_tokens: int = 0, sink_tokens: int = 0, layout: str = 'block_major', placement: str = 'free_list', remote: str = '', fleet_key: str | os.PathLike[str] | None = None, remote_writes_all: bool = False, keys: str | os.PathLike[str] | None = None, keys_command: str = '', key: bytes | None = None, arithmetic: str = 'fma32') -> None:
+    def __init__(self, model: str | os.PathLike[str], *, store: str | os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: int = 0, store_bytes: int = 8589934592, session_bytes: int = 1073741824, tokens_max: int = 0, block_tokens: int = 16, chunk_tokens: int = 512, threads: int = 0, codec: str | None = None, resident_tokens: int = 0, policy: str = 'lru', load: str = 'auto', eviction_batch: str = 'exact', window_tokens: int = 0, sink_tokens: int = 0, layout: str = 'block_major', placement: str = 'free_list', remote: str = '', fleet_key: str | os.PathLike[str] | None = None, remote_writes_all: bool = False, keys: str | os.PathLike[str] | None = None, keys_command: str = '', key: bytes | None = None, arithmetic: str = 'fma32', ladder: str | None = None) -> None:
         """
         Loads a model of Hugging Face's form and opens the store, where blocks and sessions outlive the process.
 
-        hot_bytes: budget of K and V in memory, up to hot_bytes_max later (resize). tokens_max: of one text, 0: the model's. codec: of K and V, None: the model's type. resident_tokens: what memory cannot hold whole is read back from the store while layers attend, all but so many of its last tokens; 0: it is refused. policy, load, eviction_batch: docs/policies.md, docs/durability.md. window_tokens, sink_tokens: every layer sees these alone, and memory stays the same however long the text is. remote, fleet_key, remote_writes_all: as of quire.DiskStore; sessions are in the store alone. keys, keys_command, key: as of quire.DiskStore, for store and sessions. arithmetic: how matrices are multiplied, 'dot16' for a model of bf16 on a processor with products of bf16 (docs/numerics.md).
+        hot_bytes: budget of K and V in memory, up to hot_bytes_max later (resize). tokens_max: of one text, 0: the model's. codec: of K and V, None: the model's type. resident_tokens: what memory cannot hold whole is read back from the store while layers attend, all but so many of its last tokens; 0: it is refused. policy, load, eviction_batch: docs/policies.md, docs/durability.md. window_tokens, sink_tokens: every layer sees these alone, and memory stays the same however long the text is. remote, fleet_key, remote_writes_all: as of quire.DiskStore; sessions are in the store alone. keys, keys_command, key: as of quire.DiskStore, for store and sessions. arithmetic: how matrices are multiplied, 'dot16' for a model of bf16 on a processor with products of bf16 (docs/numerics.md). ladder: 'f16:int8': blocks that grow cold stay in the second codec alone, and so they go to the store; answers find them that accept them (docs/ladder.md).
 
         Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; NoSpaceError hot_bytes; BusyError another process has the store; IoError.
         """
 
-    def ask(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0, keep: float = 1.0, keep_blocks: int = 0, keep_by: str | None = None, seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, adapter: str | None = None) -> Answer:
+    def ask(self, prompt: object, *, max_tokens: int = 16, stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = 'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | None = None, retain_tokens: int = 0, keep: float = 1.0, keep_blocks: int = 0, keep_by: str | None = None, seed: int = 0, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, adapter: str | None = None, approximate_error_max: float = 0.0) -> Answer:
         """
         One prompt and its answer, in no session.
 
-        adapter: one that load_adapter() named; None: the base model. keep: with less than 1 it goes on with this share of the prompt's blocks, those that keep_by says ("observed", "accumulated", "recent"); keep_blocks: it never holds more than so many; the answer is an approximation then. prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are.
+        adapter: one that load_adapter() named; None: the base model. keep: with less than 1 it goes on with this share of the prompt's blocks, those that keep_by says ("observed", "accumulated", "recent"); keep_blocks: it never holds more than so many; the answer is an approximation then. prompt: a text, token ids, or None. stop_tokens: that end the answer (None: the model's own); stop=False: none do. on_full: where memory has no room, "reject" waits and may be preempted, "halt" ends, "spill" streams from the store. priority: -50 to 50, lower ones go first. logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: all, with the answer) are kept in memory so long, at most an hour, within a quarter of what the cache may hold; the last event says how many are. approximate_error_max: with a ladder, the largest relative error of blocks in the lower precision that it may begin with; 0: the answer is exact.
 
         Raises: InvalidArgumentError, UnsupportedError; what makes it fail later is raised by the answer. Threads: any.
         """

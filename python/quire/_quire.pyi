@@ -364,6 +364,14 @@ class Plan:
         """Of the missing tokens, those that Cache.load can bring from the store."""
 
     @property
+    def approximate_tokens(self) -> int:
+        """Of the resident tokens, those in the lower precision of a ladder."""
+
+    @property
+    def approximate_error(self) -> float:
+        """The largest relative error of theirs."""
+
+    @property
     def reason(self) -> str:
         """Why the first missing token is missing, for example "never_seen"."""
 
@@ -396,11 +404,12 @@ class Cache:
     Threads: any thread, any call. The GIL is let go while the engine works.
     """
 
-    def __init__(self, *, hot_bytes: int, layers: int = 0, kv_heads: int = 0, head_dim: int = 0, groups: _Sequence[LayerGroup] = [], codec: str = 'f16', value_codec: str | None = None, open_codec: str | None = None, block_tokens: int = 16, residual_tokens: int = 0, compute: str = 'f32', arithmetic: str = 'fma32', layout: str = 'block_major', placement: str = 'free_list', huge_pages: bool = False, tokens_max: int = 1048576, hot_bytes_max: int = 0, policy: str = 'lru', eviction_batch: str = 'exact', codec_fallback: bool = False, shared_budget: SharedBudget | None = None, store: DiskStore | None = None, events: str = '', events_replay: str = '', events_topic: str = '') -> None:
+    def __init__(self, *, hot_bytes: int, layers: int = 0, kv_heads: int = 0, head_dim: int = 0, groups: _Sequence[LayerGroup] = [], codec: str = 'f16', value_codec: str | None = None, open_codec: str | None = None, ladder: str | None = None, block_tokens: int = 16, residual_tokens: int = 0, compute: str = 'f32', arithmetic: str = 'fma32', layout: str = 'block_major', placement: str = 'free_list', huge_pages: bool = False, tokens_max: int = 1048576, hot_bytes_max: int = 0, policy: str = 'lru', eviction_batch: str = 'exact', codec_fallback: bool = False, shared_budget: SharedBudget | None = None, store: DiskStore | None = None, events: str = '', events_replay: str = '', events_topic: str = '') -> None:
         """
         hot_bytes: the hard budget, slots in use and their metadata.
         layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.
         codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).
+        ladder: "f16:int8" instead of these: blocks that grow cold stay in the second codec alone, and so they go to a store; see acquire (docs/ladder.md).
         block_tokens: a power of two from 16 to 256.
         store: where published blocks are kept below memory; a later process finds them.
         events, events_replay, events_topic: endpoints of ZeroMQ where the blocks that come and go are told while the cache lives, and the first frame of each message (docs/events.md).
@@ -408,11 +417,12 @@ class Cache:
         Raises: InvalidArgumentError names the field; NoSpaceError hot_bytes holds no block; UnsupportedError a codec or layout that this build lacks.
         """
 
-    def acquire(self, tokens: object, identity: Identity, *, tenant: int = 0, reuse: bool = True) -> Plan:
+    def acquire(self, tokens: object, identity: Identity, *, tenant: int = 0, reuse: bool = True, approximate_error_max: float = 0.0) -> Plan:
         """
         Pins the longest cached prefix of a prompt; at least one token is left to compute.
 
         tokens: the whole prompt, a list or an array [n] of int32 or int64.
+        approximate_error_max: with a ladder, the largest relative error of blocks in the lower precision that it accepts; a sequence that begins with such blocks publishes nothing. 0: it is exact.
         Raises: InvalidArgumentError no tokens, or more than tokens_max; NotFoundError no such tenant. A miss is no error. Threads: any.
         """
 
@@ -438,7 +448,7 @@ class Cache:
         Raises: NoSpaceError no room for it; UnsupportedError from_end with windows or residual_tokens. The plan is used up in any case.
         """
 
-    def prefetch(self, tokens: object, identity: Identity, *, tenant: int = 0) -> int:
+    def prefetch(self, tokens: object, identity: Identity, *, tenant: int = 0, approximate_error_max: float = 0.0) -> int:
         """
         For a prompt that is expected: begins to read what the store has of it, and returns how many tokens are on their way. They are cached then; nothing holds them.
 

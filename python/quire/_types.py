@@ -61,6 +61,10 @@ class CacheStats(TypedDict):
     lookups: int
     lookup_tokens: int
     hit_tokens: int
+    approximate_hit_tokens: int
+    demoted_total: int
+    key_error_mean: float
+    value_error_mean: float
     published_total: int
     deduplicated_total: int
     evicted_total: int
@@ -70,6 +74,7 @@ class CacheStats(TypedDict):
     unwritten_blocks: int
     evicted_unwritten_total: int
     loaded_total: int
+    streamed_requests_total: int
     streamed_bytes_total: int
     stream_wait_us_total: int
     codec_fallbacks: int
@@ -114,6 +119,8 @@ class SequenceStats(TypedDict):
     blocks_own: int
     bytes: int
     tokens_streamed: int
+    tokens_approximate: int
+    approximate_error: float
 
 
 class RemoteStats(TypedDict):

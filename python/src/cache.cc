@@ -82,9 +82,10 @@ Geometry MakeGeometry(uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
 void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_heads,
                uint32_t head_dim, std::vector<LayerGroup> groups, std::string_view codec,
                std::optional<std::string> value_codec, std::optional<std::string> open_codec,
-               uint32_t block_tokens, uint32_t residual_tokens, std::string_view compute,
-               std::string arithmetic, std::string_view layout, std::string_view placement,
-               bool huge_pages, uint64_t tokens_max, uint64_t hot_bytes_max, std::string policy,
+               const std::optional<std::string>& ladder, uint32_t block_tokens,
+               uint32_t residual_tokens, std::string_view compute, std::string arithmetic,
+               std::string_view layout, std::string_view placement, bool huge_pages,
+               uint64_t tokens_max, uint64_t hot_bytes_max, std::string policy,
                std::string_view eviction_batch, bool codec_fallback, const PyBudget* shared_budget,
                const PyDiskStore* disk_store, std::string events, std::string events_replay,
                std::string events_topic) {
@@ -99,6 +100,7 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
                                : IsIdentity(key) ? key
                                                  : Codec::kF16;
   options.profile.residual_tokens = residual_tokens;
+  if (ladder) Value(SetLadder(*ladder, options.profile));
   options.profile.compute = Named(kComputes, "compute", compute);
   options.profile.arithmetic = std::move(arithmetic);
   const std::optional<ArenaLayout> arena = ParseArenaLayout(layout);
@@ -155,24 +157,27 @@ nb::dict CodecsOf(const PyCache& self) {
 // Calls `use` with a request made of Python's arguments, without the GIL.
 template <typename Use>
 auto WithRequest(const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,
-                 bool reuse, const Use& use) {
+                 bool reuse, const Use& use, float approximate_error_max = 0.0f) {
   const std::shared_ptr<Cache> cache = self.get();
   const std::vector<TokenId> list = ToTokens(tokens);
   const Identity copy = identity;  // a Python object may change it meanwhile
   const GilFree free;
-  return use(cache,
-             AcquireRequest{
-                 .tenant = TenantId(tenant), .identity = &copy, .tokens = list, .reuse = reuse});
+  return use(cache, AcquireRequest{.tenant = TenantId(tenant),
+                                   .identity = &copy,
+                                   .tokens = list,
+                                   .reuse = reuse,
+                                   .approximate_error_max = approximate_error_max});
 }
 
 std::shared_ptr<PyPlan> Acquire(const PyCache& self, nb::handle tokens, const Identity& identity,
-                                uint32_t tenant, bool reuse) {
+                                uint32_t tenant, bool reuse, float approximate_error_max) {
   return WithRequest(
       self, tokens, identity, tenant, reuse,
       [](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
         Plan plan = Value(cache->Acquire(request));
         return std::make_shared<PyPlan>(Share(std::make_unique<PlanState>(cache, std::move(plan))));
-      });
+      },
+      approximate_error_max);
 }
 
 std::shared_ptr<PySequence> Open(const PyCache& self, PyPlan& plan, uint64_t reserve_tokens,
@@ -383,6 +388,14 @@ void BindPlan(nb::module_& module) {
       .def_prop_ro(
           "loadable_tokens", [](const PyPlan& self) { return self.get()->plan.loadable_tokens(); },
           "Of the missing tokens, those that Cache.load can bring from the store.")
+      .def_prop_ro(
+          "approximate_tokens",
+          [](const PyPlan& self) { return self.get()->plan.approximate_tokens(); },
+          "Of the resident tokens, those in the lower precision of a ladder.")
+      .def_prop_ro(
+          "approximate_error",
+          [](const PyPlan& self) { return self.get()->plan.approximate_error(); },
+          "The largest relative error of theirs.")
       .def_prop_ro("reason", &ReasonOf,
                    "Why the first missing token is missing, for example \"never_seen\".")
       .def_prop_ro(
@@ -410,12 +423,16 @@ void BindPlan(nb::module_& module) {
 }
 
 void BindRequests(nb::class_<PyCache>& type) {
-  type.def("acquire", &Acquire, nb::arg("tokens"), nb::arg("identity"), nb::kw_only(),
-           nb::arg("tenant") = 0, nb::arg("reuse") = true,
-           "Pins the longest cached prefix of a prompt; at least one token is left to compute.\n\n"
-           "tokens: the whole prompt, a list or an array [n] of int32 or int64.\n"
-           "Raises: InvalidArgumentError no tokens, or more than tokens_max; NotFoundError no such "
-           "tenant. A miss is no error. Threads: any.")
+  type.def(
+          "acquire", &Acquire, nb::arg("tokens"), nb::arg("identity"), nb::kw_only(),
+          nb::arg("tenant") = 0, nb::arg("reuse") = true, nb::arg("approximate_error_max") = 0.0f,
+          "Pins the longest cached prefix of a prompt; at least one token is left to compute.\n\n"
+          "tokens: the whole prompt, a list or an array [n] of int32 or int64.\n"
+          "approximate_error_max: with a ladder, the largest relative error of blocks in the lower "
+          "precision that it accepts; a sequence that begins with such blocks publishes nothing. "
+          "0: it is exact.\n"
+          "Raises: InvalidArgumentError no tokens, or more than tokens_max; NotFoundError no such "
+          "tenant. A miss is no error. Threads: any.")
       .def("open", &Open, nb::arg("plan"), nb::kw_only(), nb::arg("reserve_tokens") = 0,
            nb::arg("step_tokens") = 512, nb::arg("on_full") = "reject", nb::arg("publish") = true,
            nb::arg("contiguous") = false, nb::arg("resident_tokens") = 0,
@@ -444,14 +461,17 @@ void BindRequests(nb::class_<PyCache>& type) {
            "residual_tokens. The plan is used up in any case.")
       .def(
           "prefetch",
-          [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant) {
+          [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,
+             float approximate_error_max) {
             return WithRequest(
                 self, tokens, identity, tenant, true,
                 [](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
                   return Value(cache->Prefetch(request));
-                });
+                },
+                approximate_error_max);
           },
           nb::arg("tokens"), nb::arg("identity"), nb::kw_only(), nb::arg("tenant") = 0,
+          nb::arg("approximate_error_max") = 0.0f,
           "For a prompt that is expected: begins to read what the store has of it, and returns how "
           "many tokens are on their way. They are cached then; nothing holds them.\n\n"
           "Raises: NoSpaceError no room for them. Threads: any.")
@@ -665,8 +685,8 @@ void BindCache(nb::module_& module) {
       nb::arg("kv_heads") = 0, nb::arg("head_dim") = 0,
       nb::arg("groups") = std::vector<LayerGroup>{}, nb::arg("codec") = "f16",
       nb::arg("value_codec") = nb::none(), nb::arg("open_codec") = nb::none(),
-      nb::arg("block_tokens") = kBlockTokensDefault, nb::arg("residual_tokens") = 0,
-      nb::arg("compute") = "f32", nb::arg("arithmetic") = "fma32",
+      nb::arg("ladder") = nb::none(), nb::arg("block_tokens") = kBlockTokensDefault,
+      nb::arg("residual_tokens") = 0, nb::arg("compute") = "f32", nb::arg("arithmetic") = "fma32",
       nb::arg("layout") = "block_major", nb::arg("placement") = "free_list",
       nb::arg("huge_pages") = false, nb::arg("tokens_max") = 1 << 20, nb::arg("hot_bytes_max") = 0,
       nb::arg("policy") = "lru", nb::arg("eviction_batch") = "exact",
@@ -676,6 +696,8 @@ void BindCache(nb::module_& module) {
       "hot_bytes: the hard budget, slots in use and their metadata.\n"
       "layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.\n"
       "codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).\n"
+      "ladder: \"f16:int8\" instead of these: blocks that grow cold stay in the second codec "
+      "alone, and so they go to a store; see acquire (docs/ladder.md).\n"
       "block_tokens: a power of two from 16 to 256.\n"
       "store: where published blocks are kept below memory; a later process finds them.\n"
       "events, events_replay, events_topic: endpoints of ZeroMQ where the blocks that come and "

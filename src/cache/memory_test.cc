@@ -199,7 +199,8 @@ TEST(Memory, StatisticsAsJsonAndText) {
   EXPECT_THAT(ToText(cache.cache->stats()), HasSubstr("sealed.slots_used"));
   EXPECT_EQ(ToJson(sequence->stats()),
             R"({"tokens_used":20,"tokens_reserved":32,"tokens_max":1048576,)"
-            R"("blocks_shared":1,"blocks_own":1,"bytes":2048,"tokens_streamed":0})");
+            R"("blocks_shared":1,"blocks_own":1,"bytes":2048,"tokens_streamed":0,)"
+            R"("tokens_approximate":0,"approximate_error":0.0})");
 }
 
 TEST(Memory, ForksShareTheirPathAndPayForWhatTheyAdd) {

@@ -50,6 +50,7 @@ nlohmann::ordered_json JsonOf(const CacheStats& stats) {
           {"unwritten_blocks", stats.unwritten_blocks},
           {"evicted_unwritten_total", stats.evicted_unwritten_total},
           {"loaded_total", stats.loaded_total},
+          {"streamed_requests_total", stats.streamed_requests_total},
           {"streamed_bytes_total", stats.streamed_bytes_total},
           {"stream_wait_us_total", stats.stream_wait_us_total},
           {"codec_fallbacks", stats.codec_fallbacks}};

@@ -68,7 +68,9 @@ OrderedJson JsonOf(std::span<const SequenceEntry> sequences,
                     {"blocks_shared", entry.sequence.blocks_shared},
                     {"blocks_own", entry.sequence.blocks_own},
                     {"bytes", entry.sequence.bytes},
-                    {"tokens_streamed", entry.sequence.tokens_streamed}});
+                    {"tokens_streamed", entry.sequence.tokens_streamed},
+                    {"tokens_approximate", entry.sequence.tokens_approximate},
+                    {"approximate_error", entry.sequence.approximate_error}});
   }
   return json;
 }

@@ -27,6 +27,8 @@ Event EventOf(const quire_event& of_c, std::string text) {
     event.generated_tokens = of_c.generated_tokens;
     event.dropped_tokens = of_c.dropped_tokens;
     event.retained_tokens = of_c.retained_tokens;
+    event.approximate_tokens = of_c.approximate_tokens;
+    event.approximate_error = static_cast<double>(of_c.approximate_error_ppm) * 1e-6;
     for (const Name<quire_finish>& finish : kFinishes) {
       if (finish.value == of_c.finish) event.finish = finish.name;
     }
@@ -106,6 +108,8 @@ void BindEvent(nb::module_& module) {
       .def_ro("generated_tokens", &Event::generated_tokens)
       .def_ro("dropped_tokens", &Event::dropped_tokens)
       .def_ro("retained_tokens", &Event::retained_tokens)
+      .def_ro("approximate_tokens", &Event::approximate_tokens)
+      .def_ro("approximate_error", &Event::approximate_error)
       .def_ro("finish", &Event::finish)
       .def("__repr__", [](const Event& self) {
         if (self.kind == "token")

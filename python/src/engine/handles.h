@@ -87,6 +87,8 @@ struct Event {
   uint64_t generated_tokens = 0;
   uint64_t dropped_tokens = 0;
   uint64_t retained_tokens = 0;
+  uint64_t approximate_tokens = 0;
+  double approximate_error = 0;
   std::string finish;
 };
 

@@ -73,7 +73,8 @@ void Open(PyEngine* self, const std::filesystem::path& model,
           std::string_view placement, const std::string& remote,
           const std::optional<std::filesystem::path>& fleet_key, bool remote_writes_all,
           const std::optional<std::filesystem::path>& keys, const std::string& keys_command,
-          const std::optional<nb::bytes>& key, const std::string& arithmetic) {
+          const std::optional<nb::bytes>& key, const std::string& arithmetic,
+          const std::optional<std::string>& ladder) {
   if (key && key->size() != 32) {
     Raise(ErrorCode::kInvalidArgument,
           "a key of " + std::to_string(key->size()) + " bytes, not 32");
@@ -110,6 +111,7 @@ void Open(PyEngine* self, const std::filesystem::path& model,
   options.keys_command = keys_command.c_str();
   options.key = key ? static_cast<const uint8_t*>(key->data()) : nullptr;
   options.arithmetic = arithmetic.c_str();
+  options.ladder = ladder ? ladder->c_str() : nullptr;
   const GilFree free;
   quire_engine* opened = nullptr;
   quire_error error{};
@@ -259,11 +261,12 @@ std::shared_ptr<PyAnswer> Begin(const PySession& self, nb::handle prompt, uint32
                                 const std::map<int32_t, float>& logit_bias,
                                 std::string_view on_full, std::optional<double> timeout_s,
                                 int32_t priority, std::optional<double> retain_s,
-                                uint64_t retain_tokens) {
+                                uint64_t retain_tokens, float approximate_error_max) {
   const auto talk = self.get();
-  const Turn turn(prompt, max_tokens, stop_tokens, stop, repetition_penalty, presence_penalty,
-                  frequency_penalty, min_tokens, logit_bias, on_full, timeout_s, priority, retain_s,
-                  retain_tokens);
+  Turn turn(prompt, max_tokens, stop_tokens, stop, repetition_penalty, presence_penalty,
+            frequency_penalty, min_tokens, logit_bias, on_full, timeout_s, priority, retain_s,
+            retain_tokens);
+  turn.options.approximate_error_max = approximate_error_max;
   {
     const GilFree free;
     const std::lock_guard one(talk->turn);
@@ -282,13 +285,15 @@ std::shared_ptr<PyAnswer> Ask(const PyEngine& self, nb::handle prompt, uint32_t 
                               std::optional<double> retain_s, uint64_t retain_tokens, double keep,
                               uint64_t keep_blocks, const std::optional<std::string>& keep_by,
                               uint64_t seed, float temperature, float top_p, uint32_t top_k,
-                              float min_p, const std::optional<std::string>& adapter) {
+                              float min_p, const std::optional<std::string>& adapter,
+                              float approximate_error_max) {
   const auto engine = self.get();
   Turn turn(prompt, max_tokens, stop_tokens, stop, repetition_penalty, presence_penalty,
             frequency_penalty, min_tokens, logit_bias, on_full, timeout_s, priority, retain_s,
             retain_tokens);
   turn.options.keep_share = keep;
   turn.options.keep_blocks = keep_blocks;
+  turn.options.approximate_error_max = approximate_error_max;
   if (adapter) turn.options.adapter = adapter->c_str();
   if (keep_by) {
     turn.keep_by = *keep_by;
@@ -375,7 +380,9 @@ constexpr const char* kTurnDoc =
     "logit_bias: by token. retain_s: it will be asked for again, so its first retain_tokens (0: "
     "all, "
     "with the answer) are kept in memory so long, at most an hour, within a quarter of what the "
-    "cache may hold; the last event says how many are.\n\n"
+    "cache may hold; the last event says how many are. approximate_error_max: with a ladder, the "
+    "largest relative error of blocks in the lower precision that it may begin with; 0: the answer "
+    "is exact.\n\n"
     "Raises: InvalidArgumentError, UnsupportedError; what makes it fail later is raised by the "
     "answer. Threads: any.";
 
@@ -392,12 +399,14 @@ void BindSession(nb::module_& module) {
            nb::arg("logit_bias") = std::map<int32_t, float>(), nb::arg("on_full") = "reject",
            nb::arg("timeout_s") = nb::none(), nb::arg("priority") = 0,
            nb::arg("retain_s") = nb::none(), nb::arg("retain_tokens") = 0,
+           nb::arg("approximate_error_max") = 0.0f,
            nb::sig("def turn(self, prompt: object, *, max_tokens: int = 16, "
                    "stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: "
                    "float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, "
                    "min_tokens: int = 0, logit_bias: dict[int, float] = {}, on_full: str = "
                    "'reject', timeout_s: float | None = None, priority: int = 0, retain_s: float | "
-                   "None = None, retain_tokens: int = 0) -> Answer"),
+                   "None = None, retain_tokens: int = 0, approximate_error_max: float = 0.0) -> "
+                   "Answer"),
            (std::string("Feeds a prompt and begins its answer; max_tokens=0 only reads.\n\n") +
             kTurnDoc)
                .c_str())
@@ -444,7 +453,7 @@ void BindEngine(nb::module_& module) {
           nb::arg("remote") = "", nb::arg("fleet_key") = nb::none(),
           nb::arg("remote_writes_all") = false, nb::arg("keys") = nb::none(),
           nb::arg("keys_command") = "", nb::arg("key") = nb::none(),
-          nb::arg("arithmetic") = "fma32",
+          nb::arg("arithmetic") = "fma32", nb::arg("ladder") = nb::none(),
           nb::sig(
               "def __init__(self, model: str | os.PathLike[str], *, store: str | "
               "os.PathLike[str] | None = None, hot_bytes: int = 4000000000, hot_bytes_max: "
@@ -456,7 +465,7 @@ void BindEngine(nb::module_& module) {
               "placement: str = 'free_list', remote: str = '', fleet_key: str | "
               "os.PathLike[str] | None = None, remote_writes_all: bool = False, keys: str | "
               "os.PathLike[str] | None = None, keys_command: str = '', key: bytes | None = None, "
-              "arithmetic: str = 'fma32') -> None"),
+              "arithmetic: str = 'fma32', ladder: str | None = None) -> None"),
           "Loads a model of Hugging Face's form and opens the store, where blocks and sessions "
           "outlive the process.\n\n"
           "hot_bytes: budget of K and V in memory, up to hot_bytes_max later (resize). tokens_max: "
@@ -468,7 +477,9 @@ void BindEngine(nb::module_& module) {
           "fleet_key, remote_writes_all: as of quire.DiskStore; sessions are in the store "
           "alone. keys, keys_command, key: as of quire.DiskStore, for store and sessions. "
           "arithmetic: how matrices are multiplied, 'dot16' for a model of bf16 on a processor "
-          "with products of bf16 (docs/numerics.md).\n\n"
+          "with products of bf16 (docs/numerics.md). ladder: 'f16:int8': blocks that grow cold "
+          "stay in the second codec alone, and so they go to the store; answers find them that "
+          "accept them (docs/ladder.md).\n\n"
           "Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; "
           "NoSpaceError hot_bytes; BusyError another process has the store; IoError.")
       .def(
@@ -482,6 +493,7 @@ void BindEngine(nb::module_& module) {
           nb::arg("keep_blocks") = 0, nb::arg("keep_by") = nb::none(), nb::arg("seed") = 0,
           nb::arg("temperature") = 0.0f, nb::arg("top_p") = 1.0f, nb::arg("top_k") = 0,
           nb::arg("min_p") = 0.0f, nb::arg("adapter") = nb::none(),
+          nb::arg("approximate_error_max") = 0.0f,
           nb::sig(
               "def ask(self, prompt: object, *, max_tokens: int = 16, "
               "stop_tokens: list[int] | None = None, stop: bool = True, repetition_penalty: "
@@ -491,8 +503,8 @@ void BindEngine(nb::module_& module) {
               "None = None, retain_tokens: int = 0, keep: float = "
               "1.0, keep_blocks: int = 0, keep_by: str | None = None, seed: int = 0, temperature: "
               "float = 0.0, "
-              "top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, adapter: str | None = None) "
-              "-> Answer"),
+              "top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, adapter: str | None = None, "
+              "approximate_error_max: float = 0.0) -> Answer"),
           (std::string("One prompt and its answer, in no session.\n\n"
                        "adapter: one that load_adapter() named; None: the base model. "
                        "keep: with less than 1 it goes on with this share of the prompt's blocks, "

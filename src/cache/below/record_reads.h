@@ -53,6 +53,8 @@ class RecordReads {
   bool IsDone();
   /// The first that did not come, when all have ended.
   std::optional<Failed> failed() const;
+  /// Requests of the store.
+  size_t count() const { return count_; }
   /// What has no slot, one after the other as it was added; valid until Clear.
   std::span<const std::byte> beside() const { return host_; }
   /// Returns when all have ended and are in their slots.

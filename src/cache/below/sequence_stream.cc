@@ -237,10 +237,12 @@ void SequenceStream::Cut(uint64_t tokens) {
 
 void SequenceStream::CountRead() {
   const StreamedStats since{.bytes_read = stats_.bytes_read - counted_.bytes_read,
+                            .requests = stats_.requests - counted_.requests,
                             .wait_us = stats_.wait_us - counted_.wait_us};
   counted_ = stats_;
   if (since.bytes_read == 0) return;
   ring_.cache()->With([&](State& state) {
+    state.counters.streamed_requests_total += since.requests;
     state.counters.streamed_bytes_total += since.bytes_read;
     state.counters.stream_wait_us_total += since.wait_us;
   });
@@ -288,6 +290,7 @@ Result<void> SequenceStream::Await(uint32_t number) {
   if (waits) stats_.wait_us += clock.NowMicros() - begin_us;
   if (failed) return NotThere(place.piece, *failed);
   ++stats_.pieces;
+  stats_.requests += place.reads.count();
   stats_.bytes_read += place.piece.block_count * regions_[place.piece.layer].bytes;
   return {};
 }

@@ -98,6 +98,11 @@ void AddCache(Snapshot& to, const CacheStats& stats) {
   to.Counter("quire_cache_lookups_total", "Prompts looked up.", D(stats.lookups));
   to.Counter("quire_cache_lookup_tokens_total", "Prompt tokens asked for.", D(stats.lookup_tokens));
   to.Counter("quire_cache_hit_tokens_total", "Prompt tokens found.", D(stats.hit_tokens));
+  to.Counter("quire_cache_approximate_hit_tokens_total",
+             "Prompt tokens found in the lower precision of a ladder.",
+             D(stats.approximate_hit_tokens));
+  to.Counter("quire_cache_demoted_blocks_total",
+             "Blocks that were left in the lower precision of a ladder.", D(stats.demoted_total));
   to.Counter("quire_cache_published_blocks_total", "Blocks published.", D(stats.published_total));
   to.Counter("quire_cache_deduplicated_blocks_total",
              "Blocks that two sequences computed at once; one copy was kept.",

@@ -138,6 +138,8 @@ quire_cache_sequences 18
 quire_cache_lookups_total 19
 quire_cache_lookup_tokens_total 20
 quire_cache_hit_tokens_total 21
+quire_cache_approximate_hit_tokens_total 0
+quire_cache_demoted_blocks_total 0
 quire_cache_published_blocks_total 22
 quire_cache_deduplicated_blocks_total 23
 quire_cache_evicted_blocks_total 24
@@ -249,6 +251,7 @@ quire_tenant_missed_tokens_total{tenant="alice",reason="no_twin"} 40
 quire_tenant_missed_tokens_total{tenant="alice",reason="not_loaded"} 42
 quire_tenant_missed_tokens_total{tenant="alice",reason="load_failed"} 43
 quire_tenant_missed_tokens_total{tenant="alice",reason="load_late"} 44
+quire_tenant_missed_tokens_total{tenant="alice",reason="approximate"} 45
 quire_tenant_evicted_blocks_total{tenant="alice"} 18
 quire_tenant_refused_total{tenant="alice"} 19
 quire_tenant_lru_hit_ratio{tenant="alice",size="0.5x"} 0
