@@ -24,6 +24,7 @@ struct EvalFlags {
   std::string kv = "f16";
   std::string text;
   uint64_t context = 2048;
+  uint64_t cached = 0;     // tokens of a window that are not compared
   uint64_t retrieval = 0;  // facts asked for; 0: perplexity
   uint64_t keep_blocks = 0;
   std::string cases;  // file of documents; empty: the model's
@@ -75,33 +76,42 @@ void Compare(std::span<const float> codec, std::span<const float> f16, TokenId n
   ++sums.tokens;
 }
 
+/// What a precision ladder has of tokens that were computed goes to the store, and is in the lower
+/// precision when it comes back.
+Result<void> Demote(Runtime& runtime, std::span<const TokenId> tokens) {
+  if (runtime.store() == nullptr) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--ladder: blocks come back from a store in the lower precision; name one with "
+                "--store DIR");
+  }
+  runtime.FlushStore();
+  QUIRE_TRY(runtime.cache().Demote({.identity = &runtime.identity(), .tokens = tokens}));
+  return {};
+}
+
 /// Runs every window of the text on two caches side by side.
 class Evaluation {
  public:
-  Evaluation(Runtime& runtime, Cache& f16) : runtime_(runtime), caches_{&runtime.cache(), &f16} {}
+  /// The first `cached` tokens of each window are not compared.
+  Evaluation(Runtime& runtime, Cache& f16, uint64_t cached)
+      : runtime_(runtime), caches_{&runtime.cache(), &f16}, cached_(cached) {}
 
   /// `first` is the window's first token in the text.
   Result<void> AddWindow(std::span<const TokenId> window, uint64_t first, ProgressBar& bar,
                          uint64_t total) {
+    const size_t cached = std::min<size_t>(cached_, window.size() - 2);
     std::unique_ptr<Sequence> sequences[2];
     for (int i = 0; i < 2; ++i) {
-      QUIRE_ASSIGN(auto plan,
-                   caches_[i]->Acquire(
-                       {.identity = &runtime_.identity(), .tokens = window, .reuse = false}));
-      QUIRE_ASSIGN(sequences[i], caches_[i]->Open(std::move(plan),
-                                                  {.step_tokens = kStepTokens, .publish = false}));
+      QUIRE_ASSIGN(sequences[i], Begin(*caches_[i], window, cached));
+      QUIRE_TRY(Read(*sequences[i], window.first(cached)));
     }
     const size_t vocab = runtime_.model().config().vocab;
     // The last token predicts nothing that is there to compare with.
-    for (size_t begin = 0; begin + 1 < window.size(); begin += kStepTokens) {
+    for (size_t begin = cached; begin + 1 < window.size(); begin += kStepTokens) {
       const auto tokens = window.subspan(begin, std::min(kStepTokens, window.size() - 1 - begin));
       for (int i = 0; i < 2; ++i) {
         logits_[i].resize(kStepTokens * vocab);
-        const model::StepItem item{.sequence = sequences[i].get(),
-                                   .tokens = tokens,
-                                   .logits = logits_[i].data(),
-                                   .all_logits = true};
-        QUIRE_TRY(runtime_.model().Step({&item, 1}, runtime_.attention(), runtime_.executor()));
+        QUIRE_TRY(Step(*sequences[i], tokens, logits_[i].data()));
       }
       for (size_t t = 0; t < tokens.size(); ++t) {
         for (const int i : {1, 0}) {  // what f16 cannot compute is not the codec's fault
@@ -111,19 +121,73 @@ class Evaluation {
         Compare(std::span(logits_[0]).subspan(t * vocab, vocab),
                 std::span(logits_[1]).subspan(t * vocab, vocab), window[begin + t + 1], sums_);
       }
-      bar.Update(sums_.tokens, total);
+      bar.Update(first + begin, total);
     }
     return {};
   }
 
   const Sums& sums() const { return sums_; }
+  /// Tokens that came back in the lower precision of a ladder, and the largest error of theirs.
+  uint64_t approximate_tokens() const { return approximate_tokens_; }
+  float approximate_error() const { return approximate_error_; }
 
  private:
+  Result<void> Step(Sequence& sequence, std::span<const TokenId> tokens, float* logits) {
+    const model::StepItem item{
+        .sequence = &sequence, .tokens = tokens, .logits = logits, .all_logits = logits != nullptr};
+    return runtime_.model().Step({&item, 1}, runtime_.attention(), runtime_.executor());
+  }
+
+  /// What the sequence lacks of these tokens.
+  Result<void> Read(Sequence& sequence, std::span<const TokenId> tokens) {
+    while (sequence.length() < tokens.size()) {
+      const auto rest = tokens.subspan(sequence.length());
+      QUIRE_TRY(Step(sequence, rest.first(std::min(kStepTokens, rest.size())), nullptr));
+    }
+    return {};
+  }
+
+  /// With a precision ladder it begins with `cached` tokens that have been demoted.
+  Result<std::unique_ptr<Sequence>> Begin(Cache& cache, std::span<const TokenId> window,
+                                          size_t cached) {
+    const bool demotes = cached > 0 && cache.options().profile.has_ladder();
+    if (demotes) {
+      const auto front = window.first(cached);
+      QUIRE_ASSIGN(auto plan, cache.Acquire({.identity = &runtime_.identity(), .tokens = front}));
+      QUIRE_ASSIGN(auto sequence, cache.Open(std::move(plan), {.step_tokens = kStepTokens}));
+      QUIRE_TRY(Read(*sequence, front));
+      sequence.reset();
+      QUIRE_TRY(Demote(runtime_, front));
+    }
+    QUIRE_ASSIGN(auto plan, cache.Acquire({.identity = &runtime_.identity(),
+                                           .tokens = window.first(cached + 1),
+                                           .reuse = demotes,
+                                           .approximate_error_max = 1.0f}));
+    if (plan.loadable_tokens() > 0) {
+      QUIRE_ASSIGN(Ticket ticket, cache.Load(std::move(plan), {}));
+      plan = ticket.Take();
+    }
+    if (demotes) {
+      approximate_tokens_ += plan.approximate_tokens();
+      approximate_error_ = std::max(approximate_error_, plan.approximate_error());
+    }
+    return cache.Open(
+        std::move(plan),
+        {.reserve_tokens = window.size(), .step_tokens = kStepTokens, .publish = false});
+  }
+
   Runtime& runtime_;
   Cache* const caches_[2];  // with the codec, with f16
+  const uint64_t cached_;
   std::vector<float> logits_[2];
   Sums sums_;
+  uint64_t approximate_tokens_ = 0;
+  float approximate_error_ = 0.0f;
 };
+
+std::string NameOf(const EvalFlags& flags) {
+  return flags.runtime.ladder.empty() ? flags.kv : flags.runtime.ladder;
+}
 
 Result<std::string> TextOf(const EvalFlags& flags, const Runtime& runtime) {
   if (!runtime.tokenizer()) {
@@ -142,6 +206,7 @@ Result<std::unique_ptr<Cache>> MakeF16Cache(const EvalFlags& flags, const Runtim
   RuntimeFlags f16_flags = flags.runtime;
   f16_flags.k = f16_flags.v = CodecName(Codec::kF16);
   f16_flags.residual_tokens = 0;
+  f16_flags.ladder.clear();
   QUIRE_ASSIGN(auto options, CacheOptionsOf(f16_flags, runtime.model(), runtime.device()));
   return Cache::Create(std::move(options));
 }
@@ -160,7 +225,7 @@ Result<nlohmann::ordered_json> EvaluateText(const EvalFlags& flags, Runtime& run
                             positions));
   }
   QUIRE_ASSIGN(const auto f16, MakeF16Cache(flags, runtime));
-  Evaluation evaluation(runtime, *f16);
+  Evaluation evaluation(runtime, *f16, flags.cached);
   ProgressBar bar("comparing with f16");
   for (size_t begin = 0; begin + 1 < tokens.size(); begin += flags.context) {
     const size_t count = std::min<size_t>(flags.context, tokens.size() - begin);
@@ -170,14 +235,19 @@ Result<nlohmann::ordered_json> EvaluateText(const EvalFlags& flags, Runtime& run
   bar.Clear();
   const Sums& sums = evaluation.sums();
   const auto count = static_cast<double>(sums.tokens);
-  nlohmann::ordered_json report = {{"kv", flags.kv},
+  nlohmann::ordered_json report = {{"kv", NameOf(flags)},
                                    {"context", flags.context},
+                                   {"cached", flags.cached},
                                    {"tokens", sums.tokens},
                                    {"ppl", std::exp(sums.loss / count)},
                                    {"ppl_f16", std::exp(sums.loss_f16 / count)},
                                    {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
                                    {"kld_mean", sums.kld / count},
                                    {"top1_agreement", static_cast<double>(sums.same_top) / count}};
+  if (!flags.runtime.ladder.empty()) {
+    report["approximate_tokens"] = evaluation.approximate_tokens();
+    report["approximate_error"] = evaluation.approximate_error();
+  }
   for (const auto& [name, value] : report.items()) {
     if (!value.is_number_float() || std::isfinite(value.get<double>())) continue;
     return Fail(ErrorCode::kCorrupt, fmt::format("{} is not finite: the model finds the text next "
@@ -192,8 +262,10 @@ Result<bool> Finds(serve::Engine& engine, const model::Tokenizer& tokenizer,
                    const std::vector<TokenId>& prompt, const std::string& answer,
                    const serve::KeepOptions& keep) {
   // A token is a byte of text at least.
-  const serve::Request request{
-      .prompt = prompt, .max_tokens = static_cast<uint32_t>(answer.size()), .keep = keep};
+  const serve::Request request{.prompt = prompt,
+                               .max_tokens = static_cast<uint32_t>(answer.size()),
+                               .approximate_error_max = 1.0f,
+                               .keep = keep};
   const serve::Response response = serve::RunAll(engine, {request}).front();
   if (response.finish == serve::Finish::kFailed) return std::unexpected(response.error);
   return tokenizer.Decode(response.tokens).starts_with(answer);
@@ -229,6 +301,10 @@ Result<nlohmann::ordered_json> EvaluateRetrieval(const EvalFlags& flags, Runtime
     for (const RetrievalDocument::Fact& fact : document.facts) {
       if (asked == flags.retrieval) break;
       QUIRE_ASSIGN(const auto prompt, runtime.tokenizer()->Encode(planted + fact.Question()));
+      if (!flags.runtime.ladder.empty()) {
+        serve::RunAll(runtime.engine(), {{.prompt = prompt, .max_tokens = 0}});
+        QUIRE_TRY(Demote(runtime, prompt));
+      }
       QUIRE_ASSIGN(const bool found,
                    Finds(runtime.engine(), *runtime.tokenizer(), prompt, fact.Answer(), keep));
       QUIRE_ASSIGN(const bool found_f16,
@@ -240,7 +316,7 @@ Result<nlohmann::ordered_json> EvaluateRetrieval(const EvalFlags& flags, Runtime
   const auto share = [&](uint64_t right) {
     return static_cast<double>(right) / static_cast<double>(flags.retrieval);
   };
-  return nlohmann::ordered_json{{"kv", flags.kv},
+  return nlohmann::ordered_json{{"kv", NameOf(flags)},
                                 {"keep_blocks", flags.keep_blocks},
                                 {"cases", flags.retrieval},
                                 {"accuracy", share(counts[1][1] + counts[0][1])},
@@ -260,8 +336,12 @@ Result<nlohmann::ordered_json> Evaluate(const EvalFlags& flags) {
 }
 
 int RunEval(EvalFlags flags) {
-  if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
-  if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
+  if (!flags.runtime.ladder.empty()) {
+    flags.runtime.load = "always";
+  } else {
+    if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
+    if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
+  }
   const auto result = Evaluate(flags);
   if (!result) return Report("eval", result.error());
   if (flags.json) {
@@ -298,6 +378,10 @@ void AddEval(Command& program) {
                .help = "Tokens per window",
                .check = Between<uint64_t>{2, uint64_t{1} << 32},
                .shows_default = true});
+  command.Add({.name = "--cached",
+               .value = &flags->cached,
+               .help = "Tokens of each window that are read and not compared; with --ladder they "
+                       "come back in the lower precision, from --store"});
   command.Add({.name = "--retrieval",
                .value = &flags->retrieval,
                .help = "Ask for facts planted in the text instead: this many",

@@ -74,7 +74,7 @@ def cold(identity):
 
 def test_without_pressure_everything_is_exact(identity):
     for layer, role in ((0, "key"), (1, "value")):  # f16, rotated for int4 and back
-        np.testing.assert_allclose(exact_values(tuple(PROMPT))[layer, role == "value"],
+        np.testing.assert_allclose(exact_values(tuple(PROMPT))[layer, int(role == "value")],
                                    rows(PROMPT, layer, KV_HEADS, role).transpose(1, 0, 2),
                                    atol=2e-3)
     cache = make()
