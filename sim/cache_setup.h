@@ -56,6 +56,19 @@ inline bool CanMeet(const CacheOptions& options) {
   return groups.size() == 1 && groups[0].window_tokens == 0 && options.profile.residual_tokens == 0;
 }
 
+/// A precision ladder, in caches that can have one.
+inline bool CanHaveLadder(const CacheOptions& options) {
+  const std::vector<LayerGroup>& groups = options.geometry.groups;
+  return groups.size() == 1 && groups[0].window_tokens == 0 &&
+         options.layout == ArenaLayout::kBlockMajor;
+}
+inline NumericProfile LadderProfile() {
+  NumericProfile profile = NumericProfile::Uniform(Codec::kInt4);
+  profile.open_dtype = Codec::kF16;
+  profile.residual_tokens = kPrecisionLadder;
+  return profile;
+}
+
 /// Where caches with CacheGuests place their slots.
 inline Placement PlacementOf(uint64_t seed) {
   constexpr std::array kPlacements = {Placement::kFreeList, Placement::kFirstFit,

@@ -61,7 +61,8 @@ struct Live {
   Origin origin{};
   std::vector<TokenId> tokens{};  // committed
   uint64_t computed = 0;          // first block that is its own
-  bool stale = false;             // its tenant was erased since it was acquired
+  bool stale = false;             // it publishes nothing, or its tenant was erased since then
+  bool approximate = false;       // it began with blocks in the lower precision of a ladder
   std::unique_ptr<Sequence> sequence{};
 };
 

@@ -149,6 +149,10 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"KeepFree", Canary::kKeepFree, &SimReport::wrong_bytes, RunCacheSim, kCacheSteps},
         Planted{"TrustWarm", Canary::kTrustWarm, &SimReport::lost_bytes, RunCacheSim, kLongSteps,
                 kOnDevice},
+        Planted{"AcceptDemoted", Canary::kAcceptDemoted, &SimReport::wrong_bytes, RunCacheSim,
+                kCacheSteps},
+        Planted{"PublishApproximate", Canary::kPublishApproximate, nullptr, RunCacheSim,
+                kCacheSteps},
         Planted{"CutEarly", Canary::kCutEarly, nullptr, RunCacheSim, kCacheSteps}),
     [](const auto& planted) { return planted.param.name; });
 

@@ -119,6 +119,18 @@ def test_a_store_has_the_second_codec_alone(tmp_path, codec, load):
     assert none["logits_digest"] == first["logits_digest"]
 
 
+@pytest.mark.parametrize("block_tokens", [32, 256])
+def test_other_blocks(tmp_path, block_tokens):
+    flags = ["--ladder", "f16:int4", "--block-tokens", block_tokens, "--load", "always",
+             "--store", tmp_path / "store"]
+    for accepted in ([], [], ["--approximate", 1]):
+        got = run(*flags, *accepted)
+        whole = (got["prompt_tokens"] - 1) // block_tokens * block_tokens
+        assert got["approximate_tokens"] == got["reused_tokens"] == (whole if accepted else 0)
+        is_exact = got["logits_digest"] == plain("int4")["logits_digest"]
+        assert is_exact != bool(accepted)
+
+
 def test_what_follows_an_approximate_prompt_is_not_found_by_another(tmp_path):
     flags = ["--ladder", "f16:int4", "--store", tmp_path / "store", "--load", "always"]
     first = run(*flags)

