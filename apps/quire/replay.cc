@@ -28,6 +28,7 @@ struct ReplayFlags {
   uint32_t machines = 1;
   double hint_share = 0;
   uint64_t hint_s = 300;
+  std::string ladder{};   // "f16:int8"; empty: none
   uint64_t sessions = 0;  // to draw; 0: as many as there are
   bool curve = false;
   std::string svg = {};  // file for the curve
@@ -46,6 +47,23 @@ std::optional<ReplayRemoteWrites> RemoteWritesOf(const std::string& name) {
   return std::nullopt;
 }
 
+// What a value takes in the lower precision of a ladder, beside the first one; 0: there is none.
+double LadderShareOf(const ReplayFlags& flags) {
+  NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+  if (flags.ladder.empty() || !SetLadder(flags.ladder, profile)) return 0;
+  return CodecBitsPerValue(profile.codecs.front().codec) / CodecBitsPerValue(profile.open_dtype);
+}
+
+Result<void> CheckLadder(const ReplayFlags& flags) {
+  if (flags.ladder.empty()) return {};
+  if (flags.hint_share > 0 || std::ranges::count(flags.policies, "belady") > 0) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--ladder: knows neither hints nor the bound; leave --hint-share and belady out");
+  }
+  NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+  return SetLadder(flags.ladder, profile);
+}
+
 nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input, uint64_t capacity,
                               const std::string& policy) {
   ProgressBar bar(fmt::format("{} in {} blocks", policy, capacity));
@@ -57,7 +75,8 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
                                       .remote_writes = RemoteWritesOf(flags.remote_writes),
                                       .machines = flags.machines,
                                       .hint_share = flags.hint_share,
-                                      .hint_ms_most = flags.hint_s * 1000});
+                                      .hint_ms_most = flags.hint_s * 1000,
+                                      .ladder_share = LadderShareOf(flags)});
   nlohmann::ordered_json run = {{"policy", policy},
                                 {"capacity_blocks", capacity},
                                 {"requests", result.requests},
@@ -68,6 +87,11 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
                                 {"evicted_blocks", result.evicted_blocks},
                                 {"state_digest", fmt::format("{:016x}", result.digest)},
                                 {"blocks_per_s", result.blocks_per_second()}};
+  if (!flags.ladder.empty()) {
+    run.update({{"ladder", flags.ladder},
+                {"approximate_hit_blocks", result.approximate_hit_blocks},
+                {"demoted_blocks", result.demoted_blocks}});
+  }
   if (flags.hint_share > 0) {
     run.update({{"hint_share", flags.hint_share},
                 {"hint_s", flags.hint_s},
@@ -136,6 +160,7 @@ int RunReplay(const ReplayFlags& flags) {
                   {.code = ErrorCode::kInvalidArgument,
                    .message = "--policy belady knows one machine alone: leave out --machines"});
   }
+  if (const auto ladder = CheckLadder(flags); !ladder) return Report("replay", ladder.error());
   auto trace = ReadTrace(flags.trace);
   if (!trace) return Report("replay", trace.error());
   if (flags.resample) trace = Resample(*trace, *flags.resample, flags.sessions);
@@ -215,6 +240,10 @@ void AddReplay(Command& program) {
                .check = Between<uint32_t>{1, 1000},
                .shows_default = true,
                .needs = "--store-blocks"});
+  command.Add({.name = "--ladder",
+               .value = &flags->ladder,
+               .help = "f16:int8: a precision ladder within the bytes of --capacity-blocks of the "
+                       "first codec; every request accepts approximate blocks"});
   command.Add({.name = "--hint-share",
                .value = &flags->hint_share,
                .help = "Each request says how long it is until another one goes on from it, and is "

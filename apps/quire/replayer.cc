@@ -16,6 +16,7 @@
 #include "bench/pairs.h"
 #include "bench/trace_tokens.h"
 #include "evict/baselines/baselines.h"
+#include "evict/classic_policies.h"
 #include "evict/policies.h"
 #include "evict/reuse_estimator.h"
 #include "index/radix_tree.h"
@@ -127,8 +128,11 @@ class Replayer {
         policy_(std::move(policy)),
         bound_(bound),
         log_(options.log),
-        retained_(
-            static_cast<uint64_t>(options.hint_share * static_cast<double>(capacity_blocks))) {
+        retained_(static_cast<uint64_t>(options.hint_share * static_cast<double>(capacity_blocks))),
+        has_ladder_(options.ladder_share > 0),
+        sealed_bytes_(has_ladder_ ? static_cast<uint64_t>(options.ladder_share * kBlockBytes)
+                                  : kBlockBytes),
+        twin_bytes_(has_ladder_ ? kBlockBytes : 0) {
     if (options.store_blocks == 0) return;
     store_.emplace(options.store_blocks, options.segment_blocks);
     // As a cache writes back: where memory holds about as much, each would push out the other's
@@ -139,6 +143,7 @@ class Replayer {
   // Blocks hit, in memory and below.
   struct Hits {
     uint32_t memory = 0;
+    uint32_t approximate = 0;  // of these
     uint32_t store = 0;
     uint32_t remote = 0;
   };
@@ -149,8 +154,10 @@ class Replayer {
            std::span<const uint64_t> keys, uint64_t hint_ms) {
     path_.clear();
     const uint32_t found = tree_.Find(root_, prompt, path_);
+    uint32_t approximate = 0;
     for (const BlockId block : path_) {
-      if (!retained_.Has(block)) policy_->Remove(block);
+      approximate += has_ladder_ && !has_twin_[block.number()] ? 1 : 0;
+      if (!retained_.Has(block)) Unlist(block);
     }
     uint32_t loaded = 0;
     while (store_ && found + loaded < keys.size() && store_->Has(keys[found + loaded])) ++loaded;
@@ -168,7 +175,9 @@ class Replayer {
       policy_->Add(block, {.key = key, .parent = parent, .depth = static_cast<uint32_t>(depth)});
     });
     if (bound_ != nullptr) bound_->Start(keys.size());
-    while (path_.size() < request.blocks && Charge()) path_.push_back(NewId(keys[path_.size()]));
+    while (approximate == 0 && path_.size() < request.blocks && Charge()) {
+      path_.push_back(NewId(keys[path_.size()]));
+    }
     if (path_.size() > found) {
       tree_.Insert(root_, found == 0 ? BlockId::None() : path_[found - 1],
                    prompt.first(path_.size() * kTraceBlockTokens)
@@ -192,16 +201,18 @@ class Replayer {
       policy_->Add(path_[i], {.key = keys[i],
                               .parent = i == 0 ? BlockId::None() : path_[i - 1],
                               .depth = static_cast<uint32_t>(i)});
+      ListTwin(path_[i]);
     }
     policy_->End();
     if (store_) TellStore(keys, found, loaded);
     if (remote_ != nullptr) TellRemote(keys, here, fetched);
     if (log_ != nullptr) log_->hits.push_back(found);
-    return {.memory = found, .store = loaded, .remote = fetched};
+    return {.memory = found, .approximate = approximate, .store = loaded, .remote = fetched};
   }
 
   const std::optional<ReplayStore>& store() const { return store_; }
   uint64_t evicted() const { return evicted_; }
+  uint64_t demoted() const { return demoted_; }
   uint64_t hints() const { return hints_; }
   uint64_t hints_clipped() const { return hints_clipped_; }
   uint64_t digest() const { return digest_; }
@@ -227,19 +238,51 @@ class Replayer {
 
   // Pays for one more block of the path, if need be with what is not held.
   bool Charge() {
-    if (ledger_.TryCharge(kBlockBytes)) return true;
-    const auto victim = policy_->Victim();
-    if (!victim) return false;
-    if (bound_ != nullptr && !bound_->Admits(static_cast<uint32_t>(path_.size()))) return false;
-    ++evicted_;
-    digest_ = (digest_ ^ victim->number()) * kFnvPrime;
-    if (log_ != nullptr) log_->victims.push_back(key_of_[victim->number()]);
-    policy_->Evict(*victim);
-    tree_.Remove(*victim);
-    unused_.push_back(*victim);
-    ledger_.Refund(kBlockBytes);
-    QUIRE_CHECK(ledger_.TryCharge(kBlockBytes));
+    while (!ledger_.TryCharge(sealed_bytes_ + twin_bytes_)) {
+      const auto victim = policy_->Victim();
+      if (!victim) return false;
+      if (bound_ != nullptr && !bound_->Admits(static_cast<uint32_t>(path_.size()))) return false;
+      if (Demote()) continue;
+      ++evicted_;
+      digest_ = (digest_ ^ victim->number()) * kFnvPrime;
+      if (log_ != nullptr) log_->victims.push_back(key_of_[victim->number()]);
+      ledger_.Refund(BytesOf(*victim));
+      UnlistTwin(*victim);
+      policy_->Evict(*victim);
+      tree_.Remove(*victim);
+      unused_.push_back(*victim);
+    }
     return true;
+  }
+
+  // As cache::EvictionOrder: the oldest twin, while twins are more than a quarter of what could go.
+  bool Demote() {
+    if (twins_.size() * twin_bytes_ <= listed_bytes_ / 4) return false;
+    const BlockId block = *twins_.Victim();
+    UnlistTwin(block);
+    has_twin_[block.number()] = false;
+    listed_bytes_ += sealed_bytes_;
+    ledger_.Refund(twin_bytes_);
+    ++demoted_;
+    return true;
+  }
+
+  uint64_t BytesOf(BlockId block) const {
+    return sealed_bytes_ + (has_ladder_ && has_twin_[block.number()] ? twin_bytes_ : 0);
+  }
+  void ListTwin(BlockId block) {
+    if (!has_ladder_) return;
+    listed_bytes_ += BytesOf(block);
+    if (has_twin_[block.number()]) twins_.Add(block);
+  }
+  void UnlistTwin(BlockId block) {
+    if (!has_ladder_) return;
+    listed_bytes_ -= BytesOf(block);
+    if (has_twin_[block.number()]) twins_.Remove(block);
+  }
+  void Unlist(BlockId block) {
+    policy_->Remove(block);
+    UnlistTwin(block);
   }
 
   BlockId NewId(uint64_t key) {
@@ -249,6 +292,10 @@ class Replayer {
     } else {
       block = unused_.back();
       unused_.pop_back();
+    }
+    if (has_ladder_) {
+      has_twin_.resize(std::max<size_t>(has_twin_.size(), block.number() + size_t{1}));
+      has_twin_[block.number()] = true;
     }
     if (log_ != nullptr) {
       key_of_.resize(std::max<size_t>(key_of_.size(), block.number() + size_t{1}));
@@ -276,6 +323,14 @@ class Replayer {
   uint64_t hints_clipped_ = 0;
   uint64_t evicted_ = 0;
   uint64_t digest_ = kFnvBasis;
+  // With a precision ladder.
+  const bool has_ladder_;
+  const uint64_t sealed_bytes_;  // of a block; without a ladder all of its bytes
+  const uint64_t twin_bytes_;    // of its first form
+  std::vector<bool> has_twin_;   // by block id
+  evict::LruPolicy twins_;       // of blocks that are not held
+  uint64_t listed_bytes_ = 0;    // of all of these blocks
+  uint64_t demoted_ = 0;
 };
 
 }  // namespace
@@ -383,6 +438,7 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
                                     uint64_t{request.blocks} * kTraceBlockTokens),
           std::span(keys).subspan(first, request.blocks), gaps[begin + i]);
       result.hit_blocks += hits.memory + hits.store + hits.remote;
+      result.approximate_hit_blocks += hits.approximate;
       result.store_hit_blocks += hits.store;
       result.remote_hit_blocks += hits.remote;
       first += request.blocks;
@@ -394,6 +450,7 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
   }
   for (const auto& machine : machines) {
     result.evicted_blocks += machine->evicted();
+    result.demoted_blocks += machine->demoted();
     result.digest = result.digest * kFnvPrime ^ machine->digest();
     result.hints += machine->hints();
     result.hints_clipped += machine->hints_clipped();

@@ -102,6 +102,8 @@ struct ReplayResult {
   uint64_t store_written_blocks = 0;
   uint64_t store_recycled_blocks = 0;
   uint64_t remote_written_blocks = 0;
+  uint64_t approximate_hit_blocks = 0;  // of those in memory, in the lower precision of a ladder
+  uint64_t demoted_blocks = 0;          // that were left in it alone
   uint64_t evicted_blocks = 0;
   uint64_t hints = 0;          // that were given
   uint64_t hints_clipped = 0;  // of these, kept in part or not at all
@@ -137,6 +139,10 @@ struct ReplayOptions {
   /// capacity at most. 0: none says anything.
   double hint_share = 0;
   uint64_t hint_ms_most = 300'000;
+  /// With a precision ladder, bytes of a block in the lower precision as a share of its bytes in
+  /// the first; 0: there is none. All requests accept approximate blocks. As in a cache, one that
+  /// finds such blocks inserts none.
+  double ladder_share = 0;
 };
 
 /// Replays all requests within `capacity_blocks`. A hit is a block of the leading run that is

@@ -52,6 +52,12 @@ Placement PlacementOf(std::string_view name) {
 }
 
 Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute) {
+  const bool has_codecs = !flags.k.empty() || !flags.v.empty() || flags.residual_tokens != 0;
+  if (!flags.ladder.empty() && has_codecs) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--ladder: names the codecs of K and V itself; leave --kv, --k, --v and --residual "
+                "out");
+  }
   const Codec k = CodecOfFlag(flags.k, compute);
   const Codec v = CodecOfFlag(flags.v, compute);
   if (flags.residual_tokens != 0 && IsIdentity(k) && IsIdentity(v)) {
@@ -67,13 +73,7 @@ Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute)
   profile.codecs = {{StreamRole::kKey, k}, {StreamRole::kValue, v}};
   profile.residual_tokens = flags.residual_tokens;
   profile.compute = compute;
-  if (flags.ladder.empty()) return profile;
-  if (!flags.k.empty() || !flags.v.empty() || flags.residual_tokens != 0) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "--ladder: names the codecs of K and V itself; leave --kv, --k, --v and --residual "
-                "out");
-  }
-  QUIRE_TRY(SetLadder(flags.ladder, profile));
+  if (!flags.ladder.empty()) QUIRE_TRY(SetLadder(flags.ladder, profile));
   return profile;
 }
 
@@ -297,6 +297,7 @@ Result<void> CheckFlagsWithRanks(const RuntimeFlags& flags) {
   if (flags.device.device != "cpu") return refuse("--device");
   if (flags.resident_tokens > 0) return refuse("--resident-tokens");
   if (!flags.remote.empty()) return refuse("--remote");
+  if (!flags.ladder.empty()) return refuse("--ladder");
   if (!flags.adapters.empty()) return refuse("--adapter");
   return {};
 }

@@ -162,7 +162,8 @@ class Plan {
   uint64_t loadable_tokens() const;
   /// Bytes that Load reads.
   uint64_t loadable_bytes() const;
-  /// Of the tokens found, those in the lower precision of a ladder, and the largest error of theirs.
+  /// Of the tokens found, those in the lower precision of a ladder, and the largest error of
+  /// theirs.
   uint64_t approximate_tokens() const;
   float approximate_error() const;
   /// The reason of the first missing token.

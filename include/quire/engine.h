@@ -295,7 +295,7 @@ typedef struct quire_event {
   uint64_t dropped_tokens;         // of the prompt, by keep_share
   uint64_t retained_tokens;        // of the text, by retain_us: whole blocks
   uint64_t approximate_tokens;     // of the text, in the lower precision of a ladder
-  uint64_t approximate_error_ppm;  // the largest of theirs, in parts per million, rounded up
+  uint64_t approximate_error_ppm;  // the largest of theirs, in millionths, rounded up
 } quire_event;
 
 /// Waits for the next event of a turn.

@@ -67,8 +67,8 @@ struct CodecRule {
 };
 
 /// As NumericProfile::residual_tokens: a precision ladder. Rows read every block open that has an
-/// open form. Under pressure published blocks lose that form and stay in the sealed one, and so they
-/// go to a store; requests find them only where they accept approximate blocks
+/// open form. Under pressure published blocks lose that form and stay in the sealed one, and so
+/// they go to a store; requests find them only where they accept approximate blocks
 /// (AcquireRequest::approximate_error_max).
 inline constexpr uint32_t kPrecisionLadder = UINT32_MAX;
 
@@ -99,8 +99,8 @@ struct NumericProfile {
   bool operator==(const NumericProfile&) const = default;
 };
 
-/// Gives a profile a precision ladder, by name: "f16:int8". What sequences compute is written in the
-/// first codec, which stores values as they are; what grows cold is left in the second.
+/// Gives a profile a precision ladder, by name: "f16:int8". What sequences compute is written in
+/// the first codec, which stores values as they are; what grows cold is left in the second.
 ///
 /// Errors: kInvalidArgument no ladder has this name; kUnsupported one with more steps. Nothing
 ///         changes then

@@ -195,8 +195,8 @@ typedef struct quire_cache_options {
   const char* policy;         // which block goes first (docs/policies.md); NULL: "lru"
   quire_eviction_batch eviction_batch;  // 0: QUIRE_EXACT
   // With codecs that encode: the last tokens before a query's block that it reads as they were
-  // written, rounded up to blocks (docs/cache.md, Twins). Or QUIRE_PRECISION_LADDER: what grows cold
-  // stays in `codec` alone (docs/ladder.md).
+  // written, rounded up to blocks (docs/cache.md, Twins). Or QUIRE_PRECISION_LADDER: what grows
+  // cold stays in `codec` alone (docs/ladder.md).
   uint64_t residual_tokens;
   quire_codec open_codec;  // of what is not encoded yet: QUIRE_F32 to QUIRE_BF16; 0: QUIRE_F16
   // Not 0: a codec that quire_attend, the layout or a stream does not take gives way to one that
@@ -383,7 +383,8 @@ typedef struct quire_acquire_request {
   int32_t no_reuse;  // not 0: plan a sequence that shares nothing
   int32_t reserved0;
   // With a precision ladder: the largest relative error of blocks in the lower precision that the
-  // request accepts. A sequence that begins with such blocks publishes nothing. 0: none, it is exact.
+  // request accepts. A sequence that begins with such blocks publishes nothing. 0: none, it is
+  // exact.
   float approximate_error_max;
   int32_t reserved1;
 } quire_acquire_request;
@@ -496,7 +497,7 @@ typedef struct quire_sequence_stats {
   uint64_t bytes;                  // of all slots it holds, shared ones included
   uint64_t tokens_streamed;        // of tokens_used, those that are read back from the store
   uint64_t tokens_approximate;     // of tokens_used, those in the lower precision of a ladder
-  uint64_t approximate_error_ppm;  // the largest of theirs, in parts per million, rounded up
+  uint64_t approximate_error_ppm;  // the largest of theirs, in millionths, rounded up
 } quire_sequence_stats;
 
 /// Fills *stats.

@@ -268,6 +268,8 @@ class SequenceEntry(TypedDict):
     blocks_own: int
     bytes: int
     tokens_streamed: int
+    tokens_approximate: int
+    approximate_error: float
 
 
 class EngineCounters(TypedDict):

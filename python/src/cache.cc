@@ -100,7 +100,14 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
                                : IsIdentity(key) ? key
                                                  : Codec::kF16;
   options.profile.residual_tokens = residual_tokens;
-  if (ladder) Value(SetLadder(*ladder, options.profile));
+  if (ladder) {
+    if (key != Codec::kF16 || value_codec || open_codec || residual_tokens != 0) {
+      Raise(ErrorCode::kInvalidArgument,
+            "ladder: it names the codecs itself; leave codec, value_codec, open_codec and "
+            "residual_tokens out");
+    }
+    Value(SetLadder(*ladder, options.profile));
+  }
   options.profile.compute = Named(kComputes, "compute", compute);
   options.profile.arithmetic = std::move(arithmetic);
   const std::optional<ArenaLayout> arena = ParseArenaLayout(layout);

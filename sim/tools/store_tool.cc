@@ -1,8 +1,8 @@
 // A process that writes records to a real store until it is killed, and one that checks the records
 // that are left. tests/e2e/test_store.py runs both.
 //   store_tool write DIR FIRST COUNT LAYER_BYTES CAP   prints "ok N" for each durable record
-//   store_tool check DIR LAYER_BYTES CAP               numbers on stdin; prints "open", and one JSON object
-//                                                      at the end of its input
+//   store_tool check DIR LAYER_BYTES CAP               numbers on stdin; prints "open", and one
+//                                                      JSON object at the end of its input
 #include <fmt/format.h>
 
 #include <chrono>

@@ -83,8 +83,10 @@ uint32_t ApplyFallback(CacheOptions& options) {
     return !IsIdentity(rule.codec) && std::ranges::count(roles, rule.role) > 0;
   });
   if (!encodes && profile.residual_tokens != 0) {
-    changes.push_back(fmt::format("residual_tokens 0 instead of {} (nothing is encoded)",
-                                  profile.residual_tokens));
+    changes.push_back(profile.has_ladder()
+                          ? std::string("no precision ladder (nothing is encoded)")
+                          : fmt::format("residual_tokens 0 instead of {} (nothing is encoded)",
+                                        profile.residual_tokens));
     profile.residual_tokens = 0;
   }
   LogWarn("codec fallback: {}", fmt::join(changes, "; "));

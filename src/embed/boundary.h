@@ -207,8 +207,8 @@ void WriteStruct(T* caller, T known) {
 /// Errors: kInvalidArgument text_bytes is neither 0 nor enough, or a pointer is NULL
 Result<void> WriteText(const std::string& from, char* text, size_t text_bytes, size_t* length);
 
-/// A share in parts per million, rounded up, for structs that are filled.
-inline uint64_t PartsPerMillion(float share) {
+/// A share in millionths, rounded up, for structs that are filled.
+inline uint64_t MillionthsOf(float share) {
   return static_cast<uint64_t>(std::ceil(std::min(share, 1e6f) * 1e6));
 }
 

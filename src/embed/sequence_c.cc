@@ -98,7 +98,7 @@ quire_code quire_sequence_get_stats(const quire_sequence* sequence, quire_sequen
                    .bytes = now.bytes,
                    .tokens_streamed = now.tokens_streamed,
                    .tokens_approximate = now.tokens_approximate,
-                   .approximate_error_ppm = quire::embed::PartsPerMillion(now.approximate_error)});
+                   .approximate_error_ppm = quire::embed::MillionthsOf(now.approximate_error)});
     return {};
   });
 }

@@ -38,7 +38,8 @@ uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens) {
 std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_blocks,
                                    const NumericProfile& profile,
                                    std::span<const double> importance) {
-  const uint64_t read_open = profile.residual_blocks();
+  // With a precision ladder all of them have their open forms, and no block has to be the last.
+  const uint64_t read_open = profile.has_ladder() ? 0 : profile.residual_blocks();
   const bool is_bounded = options.blocks_max > 0;
   const auto of_share =
       static_cast<uint64_t>(std::ceil(options.share * static_cast<double>(whole_blocks)));

@@ -123,7 +123,8 @@ void SessionKeeper::Take(EndSessionCommand command) {
   Session& session = *found->second;
   const bool has_file = store_ != nullptr && !session.name.empty();
   const bool awaits_text = !session.text_from.is_none() && !session.lost;
-  session.sequence.reset();  // before its end is settled, or a demotion that follows finds it in use
+  // Before its end is settled, or a demotion that follows finds its blocks in use.
+  session.sequence.reset();
   if (has_file && command.file == SessionFile::kKept && awaits_text) {
     session.closing = true;
     session.opened = [opened = std::move(session.opened),

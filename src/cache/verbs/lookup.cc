@@ -432,11 +432,13 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
   const uint64_t found = known + beyond.size();
   const uint64_t hit = has_ladder ? UsableForms(classes, prompt.size(), path, known, found).first
                                   : UsableBlocks(classes, prompt.size(), found, could_have).first;
-  if (has_ladder && path.error_max == 0 && resident == known) {
-    load.refused_blocks = found;
-    load.keys = beyond;
+  if (hit <= resident) {
+    if (has_ladder && path.error_max == 0) {
+      load.refused_blocks = found;
+      load.keys = beyond;
+    }
+    return;
   }
-  if (hit <= resident) return;
 
   load.blocks = hit;
   load.tokens = (hit - resident) * cache_.block_tokens();

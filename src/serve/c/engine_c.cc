@@ -77,7 +77,7 @@ template <>
     offsetof(quire_session_options, adapter) + sizeof(const char*)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_event> = {
-    offsetof(quire_event, dropped_tokens),     offsetof(quire_event, retained_tokens),
+    offsetof(quire_event, dropped_tokens), offsetof(quire_event, retained_tokens),
     offsetof(quire_event, approximate_tokens), offsetof(quire_event, approximate_error_ppm),
     offsetof(quire_event, approximate_error_ppm) + sizeof(uint64_t)};
 
@@ -266,7 +266,7 @@ Result<quire_event> EventOf(quire_session& session, quire::serve::Response respo
   event.dropped_tokens = response.dropped_tokens;
   for (const auto& outcome : response.retained) event.retained_tokens = outcome.tokens;
   event.approximate_tokens = response.sequence.tokens_approximate;
-  event.approximate_error_ppm = quire::embed::PartsPerMillion(response.sequence.approximate_error);
+  event.approximate_error_ppm = quire::embed::MillionthsOf(response.sequence.approximate_error);
   return event;
 }
 

@@ -142,12 +142,12 @@ OrderedJson Call::UsageJson() const {
   for (const Asked& asked : asked_) {
     const Response& response = asked.answer.response();
     generated += asked.answer.tokens();
-    approximate += response.sequence.tokens_approximate;
     error = std::max(error, response.sequence.approximate_error);
     if (!asked.counts_prompt) continue;
     prompt += response.prompt_tokens;
     cached += response.reused_tokens;
     dropped += response.dropped_tokens;
+    approximate += response.sequence.tokens_approximate;
   }
   OrderedJson details = {{"cached_tokens", cached}};
   if (dropped > 0) details["dropped_tokens"] = dropped;  // the answer is an approximation

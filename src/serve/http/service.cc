@@ -388,8 +388,11 @@ ApiResult<Reply> Service::Prefetch(const HttpRequest& request, const Caller& cal
   uint64_t loading_tokens = 0;
   for (const std::vector<TokenId>& prompt : named.prompts) {
     prompt_tokens += prompt.size();
-    const auto loading = context_.cache.Prefetch(
-        {.tenant = caller.tenant, .identity = &IdentityOf(named), .tokens = prompt});
+    const auto loading =
+        context_.cache.Prefetch({.tenant = caller.tenant,
+                                 .identity = &IdentityOf(named),
+                                 .tokens = prompt,
+                                 .approximate_error_max = named.approximate_error_max});
     if (loading) {
       loading_tokens += *loading;
     } else if (loading.error().code != ErrorCode::kNoSpace) {

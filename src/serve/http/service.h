@@ -185,6 +185,7 @@ class Service {
   struct NamedPrompts {
     std::vector<std::vector<TokenId>> prompts;
     std::shared_ptr<const ServedAdapter> adapter;  // null: the base model
+    float approximate_error_max = 0;
   };
   ApiResult<NamedPrompts> PromptsOf(std::string_view body) const;
   const Identity& IdentityOf(const NamedPrompts& named) const;

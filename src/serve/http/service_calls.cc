@@ -246,6 +246,7 @@ ApiResult<Service::NamedPrompts> Service::PromptsOf(std::string_view body) const
   const Endpoint endpoint = is_chat ? Endpoint::kChat : Endpoint::kCompletions;
   QUIRE_ASSIGN(const ApiCall call, ParseCall(endpoint, body, options_.choices_max));
   NamedPrompts named;
+  named.approximate_error_max = call.approximate_error_max;
   QUIRE_ASSIGN(named.adapter, AdapterOf(call.model));
   QUIRE_ASSIGN(named.prompts, PromptsOf(call, /*add_special=*/true));
   return named;
