@@ -108,6 +108,7 @@ class CacheSim : private Machine {
   void CheckEpoch(uint32_t account, bool epochs_lost) {
     if (kParties[account].account != account) return;
     computed_.Restart(account);
+    exact_.Restart(account);
     const uint64_t epoch = EpochOf(account);
     if (epoch >= durable_epochs_[account]) return;
     durable_epochs_[account] = epoch;
@@ -120,6 +121,7 @@ class CacheSim : private Machine {
                      sizeof(epoch));
     }
     computed_.LoseEpoch(account);
+    exact_.LoseEpoch(account);
   }
   uint64_t EpochOf(uint32_t account) const {
     return transfers_->EpochOf(tier::PublisherOf(kParties[account].name));
@@ -260,6 +262,10 @@ class CacheSim : private Machine {
                                                  .identity = &identities_[origin.variant],
                                                  .tokens = tokens,
                                                  .approximate_error_max = error_max}));
+    const uint64_t resident = plan.resident_tokens() / kBlock;
+    if (has_ladder() && error_max == 0 && exact_.Allowed(origin, tokens, resident) < resident) {
+      Problem(report_.wrong_bytes, "what was computed after approximate blocks counts as exact");
+    }
     const bool accepts = plan.approximate_tokens() == 0 || error_max > 0;
     if (!accepts || plan.approximate_error() > error_max) {
       Problem(report_.wrong_bytes,
@@ -397,7 +403,7 @@ class CacheSim : private Machine {
     Live live = {.origin = origin,
                  .tokens = {tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(resident)},
                  .computed = resident / kBlock,
-                 .stale = !options.publish || approximate,
+                 .stale = !options.publish,
                  .approximate = approximate,
                  .sequence = *std::move(opened)};
     if (live.sequence->length() != resident) Problem(report_.wrong_bytes, "a shorter sequence");
@@ -422,7 +428,9 @@ class CacheSim : private Machine {
     Note(fed ? 0 : static_cast<uint64_t>(fed.error().code));
     if (!fed) return live.sequence->Rollback(live.tokens.size()).has_value();
     live.tokens.assign(tokens.begin(), tokens.end());
-    if (!live.stale) computed_.Add(live.origin, tokens, live.computed);
+    if (live.stale) return true;
+    computed_.Add(live.origin, tokens, live.computed);
+    if (!live.approximate) exact_.Add(live.origin, tokens, live.computed);
     return true;
   }
 
@@ -514,6 +522,7 @@ class CacheSim : private Machine {
   void AfterErasing(uint32_t party, bool durable) {
     const uint32_t account = kParties[party].account;
     computed_.Erase(party, durable);
+    exact_.Erase(party, durable);
     if (durable) durable_epochs_[account] = EpochOf(account);
     if (durable) LookForErased(party);
     std::erase_if(expected_,
@@ -718,6 +727,7 @@ class CacheSim : private Machine {
   CacheOptions cache_options_;
   const std::array<Identity, 2> identities_ = TwoIdentities();
   Computed computed_{kBlock};
+  Computed exact_{kBlock};  // after no approximate block of a ladder
   std::unique_ptr<ColdAnswers> cold_answers_;
   std::deque<Expected> recent_;     // prompts
   std::vector<Expected> expected_;  // until a segment is recycled

@@ -175,8 +175,9 @@ class Replayer {
       policy_->Add(block, {.key = key, .parent = parent, .depth = static_cast<uint32_t>(depth)});
     });
     if (bound_ != nullptr) bound_->Start(keys.size());
-    while (approximate == 0 && path_.size() < request.blocks && Charge()) {
-      path_.push_back(NewId(keys[path_.size()]));
+    const bool is_exact = approximate == 0;
+    while (path_.size() < request.blocks && Charge(is_exact)) {
+      path_.push_back(NewId(keys[path_.size()], is_exact));
     }
     if (path_.size() > found) {
       tree_.Insert(root_, found == 0 ? BlockId::None() : path_[found - 1],
@@ -237,8 +238,8 @@ class Replayer {
   }
 
   // Pays for one more block of the path, if need be with what is not held.
-  bool Charge() {
-    while (!ledger_.TryCharge(sealed_bytes_ + twin_bytes_)) {
+  bool Charge(bool with_twin) {
+    while (!ledger_.TryCharge(sealed_bytes_ + (with_twin ? twin_bytes_ : 0))) {
       const auto victim = policy_->Victim();
       if (!victim) return false;
       if (bound_ != nullptr && !bound_->Admits(static_cast<uint32_t>(path_.size()))) return false;
@@ -285,7 +286,7 @@ class Replayer {
     UnlistTwin(block);
   }
 
-  BlockId NewId(uint64_t key) {
+  BlockId NewId(uint64_t key, bool has_twin) {
     BlockId block(next_);
     if (unused_.empty()) {
       ++next_;
@@ -295,7 +296,7 @@ class Replayer {
     }
     if (has_ladder_) {
       has_twin_.resize(std::max<size_t>(has_twin_.size(), block.number() + size_t{1}));
-      has_twin_[block.number()] = true;
+      has_twin_[block.number()] = has_twin;
     }
     if (log_ != nullptr) {
       key_of_.resize(std::max<size_t>(key_of_.size(), block.number() + size_t{1}));

@@ -140,8 +140,8 @@ struct ReplayOptions {
   double hint_share = 0;
   uint64_t hint_ms_most = 300'000;
   /// With a precision ladder, bytes of a block in the lower precision as a share of its bytes in
-  /// the first; 0: there is none. All requests accept approximate blocks. As in a cache, one that
-  /// finds such blocks inserts none.
+  /// the first; 0: there is none. All requests accept approximate blocks. As in a cache, what one
+  /// inserts after such blocks is in the lower precision.
   double ladder_share = 0;
 };
 

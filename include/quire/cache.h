@@ -141,8 +141,8 @@ struct AcquireRequest {
   const SequenceOptions* open_as = nullptr;
   // With a precision ladder (NumericProfile::residual_tokens): the largest error of blocks in the
   // lower precision that the request accepts, relative, of K and V each, as it was measured when
-  // they were encoded. A sequence that begins with such blocks publishes nothing. 0: it accepts
-  // none, and its results are exact. Pin does not read it.
+  // they were encoded. What a sequence computes after such blocks is published for lookups that
+  // accept it, too. 0: it accepts none, and its results are exact. Pin does not read it.
   float approximate_error_max = 0.0f;
 };
 

@@ -383,8 +383,8 @@ typedef struct quire_acquire_request {
   int32_t no_reuse;  // not 0: plan a sequence that shares nothing
   int32_t reserved0;
   // With a precision ladder: the largest relative error of blocks in the lower precision that the
-  // request accepts. A sequence that begins with such blocks publishes nothing. 0: none, it is
-  // exact.
+  // request accepts. What a sequence computes after them is published for requests that accept it,
+  // too. 0: none, it is exact.
   float approximate_error_max;
   int32_t reserved1;
 } quire_acquire_request;

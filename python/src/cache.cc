@@ -436,8 +436,8 @@ void BindRequests(nb::class_<PyCache>& type) {
           "Pins the longest cached prefix of a prompt; at least one token is left to compute.\n\n"
           "tokens: the whole prompt, a list or an array [n] of int32 or int64.\n"
           "approximate_error_max: with a ladder, the largest relative error of blocks in the lower "
-          "precision that it accepts; a sequence that begins with such blocks publishes nothing. "
-          "0: it is exact.\n"
+          "precision that it accepts; what a sequence computes after them is published for "
+          "requests that accept it, too. 0: it is exact.\n"
           "Raises: InvalidArgumentError no tokens, or more than tokens_max; NotFoundError no such "
           "tenant. A miss is no error. Threads: any.")
       .def("open", &Open, nb::arg("plan"), nb::kw_only(), nb::arg("reserve_tokens") = 0,

@@ -151,8 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
                 kOnDevice},
         Planted{"AcceptDemoted", Canary::kAcceptDemoted, &SimReport::wrong_bytes, RunCacheSim,
                 kCacheSteps},
-        Planted{"PublishApproximate", Canary::kPublishApproximate, nullptr, RunCacheSim,
-                kCacheSteps},
+        Planted{"KeepApproximate", Canary::kKeepApproximate, nullptr, RunCacheSim, kCacheSteps},
         Planted{"CutEarly", Canary::kCutEarly, nullptr, RunCacheSim, kCacheSteps}),
     [](const auto& planted) { return planted.param.name; });
 

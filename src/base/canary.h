@@ -26,24 +26,24 @@ enum class Canary : uint8_t {
   kTrustOldEpochs,  // it is handed out by a machine that has not heard of erasures lately
   kConfirmEarly,    // an erasure ends before every machine must have heard of it
   // In the cache and its transfers.
-  kAttachEarly,         // blocks are published before their bytes came
-  kTrustFailed,         // a load that failed counts as one that came
-  kForgetLate,          // a load that is cancelled ends while the store still writes to its slots
-  kMistakeBlock,        // the result of a write is noted for whatever block has the id by then
-  kReleaseTwice,        // a load lets go of its blocks twice
-  kLeakSlots,           // a load keeps the slots of blocks that did not come
-  kTrustChildren,       // blocks are looked for after one that the store lacks
-  kEraseAbove,          // an erasure reaches memory alone
-  kFlushEarly,          // a flush does not wait for writes that were not given to the store yet
-  kTrustArrived,        // bytes that a device copied into its slots are not compared with anything
-  kForgetLoan,          // the memory of a record is given to another one while it is lent
-  kAttachErased,        // a load is attached though its tokens were erased meanwhile
-  kKeepLoaded,          // the slots that a load gives back keep the bytes it loaded
-  kTrustWarm,           // records that only the warm tier has count as durable
-  kKeepFree,            // slots that were given back before an erasure keep the erased bytes
-  kAcceptDemoted,       // exact lookups find blocks that are there in the lower precision alone
-  kPublishApproximate,  // what is computed after such blocks is published
-  kCutEarly,  // the first blocks of a streamed context leave memory before they are durable
+  kAttachEarly,      // blocks are published before their bytes came
+  kTrustFailed,      // a load that failed counts as one that came
+  kForgetLate,       // a load that is cancelled ends while the store still writes to its slots
+  kMistakeBlock,     // the result of a write is noted for whatever block has the id by then
+  kReleaseTwice,     // a load lets go of its blocks twice
+  kLeakSlots,        // a load keeps the slots of blocks that did not come
+  kTrustChildren,    // blocks are looked for after one that the store lacks
+  kEraseAbove,       // an erasure reaches memory alone
+  kFlushEarly,       // a flush does not wait for writes that were not given to the store yet
+  kTrustArrived,     // bytes that a device copied into its slots are not compared with anything
+  kForgetLoan,       // the memory of a record is given to another one while it is lent
+  kAttachErased,     // a load is attached though its tokens were erased meanwhile
+  kKeepLoaded,       // the slots that a load gives back keep the bytes it loaded
+  kTrustWarm,        // records that only the warm tier has count as durable
+  kKeepFree,         // slots that were given back before an erasure keep the erased bytes
+  kAcceptDemoted,    // exact lookups find blocks that are there in the lower precision alone
+  kKeepApproximate,  // what is computed after such blocks is published as if it were exact
+  kCutEarly,         // the first blocks of a streamed context leave memory before they are durable
   // In the engine.
   kForgetWaiters,  // requests that wait for a prefix are not woken when its owner has ended
   kForgetSampler,  // a request that was preempted draws from the start again

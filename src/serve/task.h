@@ -93,8 +93,8 @@ class Task {
   // Running.
   bool running() const { return sequence_ != nullptr; }
   Sequence& sequence() { return *sequence_; }
-  /// Others may use what it computes: it began with nothing approximate either.
-  bool publishes() const { return request_.publishes() && !is_approximate_; }
+  /// Some of what its sequence began with is in the lower precision of a ladder.
+  bool is_approximate() const { return is_approximate_; }
   /// Goes on with this; the first time, counts what of it was reused.
   void Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
              uint64_t loaded_tokens);
@@ -198,7 +198,7 @@ class Task {
   KeptBlocks kept_;
   std::unique_ptr<Sequence> sequence_;
   uint64_t starts_ = 0;
-  bool is_approximate_ = false;              // some of what its sequence began with is
+  bool is_approximate_ = false;
   std::unique_ptr<model::StepAside> aside_;  // ends before its sequence
   uint64_t aside_us_ = 0;                    // that it took so far
   uint64_t aside_step_us_ = 0;

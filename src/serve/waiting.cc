@@ -16,7 +16,7 @@ bool HaveOneAdapter(const Task& a, const Task& b) {
   return a.adapter()->identity == b.adapter()->identity;
 }
 
-// What is loaded for the other one is of no use to it.
+// What is approximate of the other one is of no use to it.
 bool AcceptsLess(const Task& task, const Task& owner) {
   return task.request().approximate_error_max < owner.request().approximate_error_max;
 }
@@ -53,7 +53,8 @@ std::optional<Wait> Waiting::ForComputed(const Task& task) const {
   const uint64_t usable = RoundDown<uint64_t>(text.size() - 1, block);
   std::optional<Wait> most;
   for (const Task* const owner : state_.tasks.running()) {
-    if (owner->paused_us() || !owner->publishes() || !Shares(task, *owner)) continue;
+    if (owner->paused_us() || !owner->request().publishes() || !Shares(task, *owner)) continue;
+    if (owner->is_approximate() && AcceptsLess(task, *owner)) continue;
     const uint64_t there = RoundDown<uint64_t>(owner->position(), block);
     const uint64_t known = owner->text().prompt_tokens();  // only what it reads, beforehand
     if (there >= known) continue;

@@ -19,7 +19,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   }
   if (contiguous_) return refuse(ErrorCode::kUnsupported, "it is contiguous");
   if (stream_ != nullptr) return refuse(ErrorCode::kUnsupported, "it streams");
-  if (approximate_error_ > 0) return refuse(ErrorCode::kUnsupported, "some of it is approximate");
+  if (!is_exact_) return refuse(ErrorCode::kUnsupported, "some of it is approximate");
   if (cursor_max() != length) return refuse(ErrorCode::kInvalidArgument, "has uncommitted rows");
   for (size_t i = 0; i < kept_blocks.size(); ++i) {
     if (kept_blocks[i] < whole && (i == 0 || kept_blocks[i] > kept_blocks[i - 1])) continue;

@@ -75,7 +75,8 @@ class SequenceImpl final : public Sequence {
     uint64_t prompt_tokens = 0;
     uint64_t tokens = 0;             // committed
     bool asked = true;               // whether a request looked up its prompt
-    float approximate_error = 0.0f;  // the largest of `blocks` that are read sealed, with a ladder
+    bool is_exact = true;            // no block is read sealed, with a precision ladder
+    float approximate_error = 0.0f;  // the largest of those that are
     BlockList blocks;                // of these tokens; their slots are held for the sequence
     MetadataCharge charge{};         // pays for the sequence and for entries of `blocks`
     Lease lease{};                   // holds the blocks until the sequence does; may be empty
@@ -199,6 +200,8 @@ class SequenceImpl final : public Sequence {
   const bool publish_;
   const bool contiguous_;
   const bool asked_;  // whether a request looked up its prompt
+  // What follows approximate blocks is published without twins, so exact lookups do not find it.
+  const bool is_exact_;
   const float approximate_error_;
   bool looked_up_ = true;        // the prompt came with a request
   bool gave_up_ = false;         // its path can no longer be found, so it publishes nothing more

@@ -139,7 +139,11 @@ std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
   if (!parent_held) return std::nullopt;
   const SlotClasses& classes = verbs_.cache.classes();
   if (classes.has_ladder()) {
-    block.error = MeasureError(verbs_.cache, slots_.at(classes.OpenClassOf(0), i), block.slots[0]);
+    const FormError own =
+        MeasureError(verbs_.cache, slots_.at(classes.OpenClassOf(0), i), block.slots[0]);
+    // What it was computed from has an error, too.
+    block.error = {.key = std::max(own.key, approximate_error_),
+                   .value = std::max(own.value, approximate_error_)};
   }
   return block;
 }
@@ -168,6 +172,7 @@ void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Pu
 void SequenceImpl::KeepTwins(uint64_t blocks) {
   const uint64_t count = std::min<uint64_t>(blocks, verbs_.cache.classes().residual_blocks());
   if (count == 0 || !publish_ || blocks > slots_.list().published()) return;
+  if (!is_exact_) return;
   PerGroup<std::vector<SlotId>> slots;
   for (uint32_t group = 0; group < verbs_.cache.layout().group_count(); ++group) {
     for (uint64_t block = blocks - count; block < blocks; ++block) {

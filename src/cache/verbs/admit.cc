@@ -337,11 +337,7 @@ Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptio
   if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, cache_.block_tokens());
-  SequenceOptions opened = options;
-  // What is computed after an approximate block is no one else's.
-  const bool is_exact = state.approximate_tokens == 0 || Planted(Canary::kPublishApproximate);
-  opened.publish = options.publish && !options.contiguous && is_exact;
-  const bool publish = opened.publish;
+  const bool publish = options.publish && !options.contiguous;
   BlockList list(cache_.classes().count(), cache_.block_tokens(), publish);
   state.location.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
@@ -381,15 +377,17 @@ Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptio
   if (publish) list.AddTokens(state.resident_tokens);
   return std::make_unique<SequenceImpl>(
       verbs_,
-      SequenceImpl::Start{.location = std::move(state.location),
-                          .prompt_tokens = state.prompt_tokens,
-                          .tokens = state.resident,
-                          .asked = asked,
-                          .approximate_error = state.approximate_error,
-                          .blocks = std::move(list),
-                          .charge = std::move(taken->metadata),
-                          .lease = std::move(state.lease)},
-      std::move(taken->slots), blocks, tokens_max, opened);
+      SequenceImpl::Start{
+          .location = std::move(state.location),
+          .prompt_tokens = state.prompt_tokens,
+          .tokens = state.resident,
+          .asked = asked,
+          .is_exact = state.approximate_tokens == 0 || Planted(Canary::kKeepApproximate),
+          .approximate_error = state.approximate_error,
+          .blocks = std::move(list),
+          .charge = std::move(taken->metadata),
+          .lease = std::move(state.lease)},
+      std::move(taken->slots), blocks, tokens_max, options);
 }
 
 }  // namespace cache
