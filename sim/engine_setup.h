@@ -48,7 +48,7 @@ uint32_t AccountOf(uint32_t party);
 
 /// Draws one. The clock is the cache's. `streams`: contexts larger than memory stream, where layers
 /// can.
-EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams);
+EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams, bool has_ladder);
 
 std::unique_ptr<model::Model> MakeSimModel(const model::ModelConfig& config);
 Identity IdentityOf(const model::Model& model);

@@ -29,7 +29,7 @@ class EngineSim : private Machine {
  public:
   explicit EngineSim(const SimOptions& options)
       : Machine(options, options.seed ^ 0xe951e),
-        setup_(DrawEngineSetup(prng_, clock_, options.seed % 7 == 5)),
+        setup_(DrawEngineSetup(prng_, clock_, options.seed % 7 == 5, options.seed % 13 == 8)),
         model_(MakeSimModel(setup_.model)),
         identity_(IdentityOf(*model_)),
         oracle_(setup_, *model_),

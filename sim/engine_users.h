@@ -106,6 +106,9 @@ class EngineUsers {
     uint64_t read = 0;    // tokens, as reported
     uint64_t logits = 0;  // position after the reported ones
     const Answer* want = nullptr;
+
+    /// Its answer depends on what is cached.
+    bool is_approximate() const { return request.approximate_error_max > 0; }
   };
   using Requests = std::map<serve::RequestId, Asked>;
   bool Fits(const Asked& asked, uint64_t prompt_tokens) const;

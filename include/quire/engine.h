@@ -115,8 +115,8 @@ quire_code quire_engine_stats_json(const quire_engine* engine, char* text, size_
 /// The requests and sessions of the engine and what each holds of the cache, as a JSON array of
 /// {"request", "session", "session_name", "tenant", "stage" ("waiting", "loading", "reading",
 /// "generating", "idle"), "priority", "age_ms", "text_tokens", "generated_tokens", "held_tokens",
-/// "blocks_shared", "blocks_own", "bytes", "tokens_streamed",
-/// "tokens_approximate", "approximate_error"}. Text: as quire_engine_sessions_json
+/// "blocks_shared", "blocks_own", "bytes", "tokens_streamed", "tokens_approximate",
+/// "approximate_error"}. Text: as quire_engine_sessions_json
 quire_code quire_engine_sequences_json(const quire_engine* engine, char* text, size_t text_bytes,
                                        size_t* length, quire_error* error);
 /// As quire_cache_entries_json, quire_cache_block_map and quire_cache_free_json, of the engine's

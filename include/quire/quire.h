@@ -137,11 +137,11 @@ enum {
   QUIRE_EXPIRED = 8,        // it was here, and was not used for the tenant's ttl
   QUIRE_QUOTA = 9,          // it was here, and went because the tenant's own quota was full
   QUIRE_NO_TWIN = 10,       // here, but not the open forms that residual_tokens would read
-  QUIRE_APPROXIMATE = 15,   // here, but in the lower precision of a ladder, which was not accepted
   // 11 is reserved: it was QUIRE_SPILLED until 0.2.
   QUIRE_NOT_LOADED = 12,   // the store has it, and it was not loaded
   QUIRE_LOAD_FAILED = 13,  // it did not come: damaged, gone, or the disk or the device failed
-  QUIRE_LOAD_LATE = 14     // it did not come in time
+  QUIRE_LOAD_LATE = 14,    // it did not come in time
+  QUIRE_APPROXIMATE = 15   // here, but in the lower precision of a ladder, which was not accepted
 };
 
 typedef struct quire_cache quire_cache;

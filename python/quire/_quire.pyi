@@ -422,7 +422,7 @@ class Cache:
         Pins the longest cached prefix of a prompt; at least one token is left to compute.
 
         tokens: the whole prompt, a list or an array [n] of int32 or int64.
-        approximate_error_max: with a ladder, the largest relative error of blocks in the lower precision that it accepts; a sequence that begins with such blocks publishes nothing. 0: it is exact.
+        approximate_error_max: with a ladder, the largest relative error of blocks in the lower precision that it accepts; what a sequence computes after them is published for requests that accept it, too. 0: it is exact.
         Raises: InvalidArgumentError no tokens, or more than tokens_max; NotFoundError no such tenant. A miss is no error. Threads: any.
         """
 

@@ -18,8 +18,8 @@ nlohmann::ordered_json JsonOf(const EngineStats& stats, uint64_t now_us);
 
 /// [{"request": number or null, "session": number or null, "session_name": or null, "tenant",
 /// "stage", "priority", "age_ms", "text_tokens", "generated_tokens", "held_tokens",
-/// "blocks_shared", "blocks_own", "bytes", "tokens_streamed",
-/// "tokens_approximate", "approximate_error"}]; priority as in quire_turn_options.
+/// "blocks_shared", "blocks_own", "bytes", "tokens_streamed", "tokens_approximate",
+/// "approximate_error"}]; priority as in quire_turn_options.
 nlohmann::ordered_json JsonOf(std::span<const SequenceEntry> sequences,
                               const std::function<std::string(TenantId)>& name_of);
 

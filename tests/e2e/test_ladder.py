@@ -102,10 +102,8 @@ def test_a_store_has_the_second_codec_alone(tmp_path, codec, load):
         assert found["approximate_tokens"] == whole
         assert 0 < found["approximate_error"] <= ERROR_MAX[codec]
         assert found["logits_digest"] != first["logits_digest"]
-        # Nothing that it computed was kept.
-        assert found["store"]["records"] == first["store"]["records"]
-        assert found["store"]["records_written"] == 0
-        assert found["cache"]["published_total"] == whole // BLOCK  # as they were loaded
+        # What it computed is there for those that accept it.
+        assert found["cache"]["published_total"] > whole // BLOCK
     again = run(*flags, "--approximate", 1, "--repeat", 2)
     assert set(again["digests"]) == {found["logits_digest"]}
     # One bound lies above all errors, one below some, one below all.
@@ -131,15 +129,19 @@ def test_other_blocks(tmp_path, block_tokens):
         assert is_exact != bool(accepted)
 
 
-def test_what_follows_an_approximate_prompt_is_not_found_by_another(tmp_path):
+def test_what_follows_an_approximate_prompt_is_approximate_too(tmp_path):
     flags = ["--ladder", "f16:int4", "--store", tmp_path / "store", "--load", "always"]
     first = run(*flags)
     longer = PROMPT + first["text"] + TEXT[1000:1300]
     extended = run(*flags, "--approximate", 1, prompt=longer)
     assert 0 < extended["reused_tokens"] == extended["approximate_tokens"]
     again = run(*flags, "--approximate", 1, prompt=longer)
-    assert again["reused_tokens"] == extended["reused_tokens"]
-    assert again["logits_digest"] == extended["logits_digest"]
+    assert again["reused_tokens"] == again["approximate_tokens"] > extended["reused_tokens"]
+    assert again["approximate_error"] >= extended["approximate_error"]
+    exact = run(*flags, prompt=longer)
+    assert (exact["reused_tokens"], exact["miss_reason"]) == (0, "approximate")
+    other = run("--ladder", "f16:int4", "--store", tmp_path / "other", prompt=longer)
+    assert exact["logits_digest"] == other["logits_digest"]
 
 
 def test_loads_that_are_off_compute(tmp_path):

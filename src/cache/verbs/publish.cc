@@ -1,6 +1,7 @@
 #include "cache/verbs/publish.h"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <optional>
 
@@ -55,9 +56,9 @@ Published Join(State& state, BlockId same, const NewBlock& block, const PerClass
   return published;
 }
 
-// The mean of all that was published so far.
+// The mean of all that was published so far, but for values that are not finite.
 void CountError(State& state, const FormError& error) {
-  if (!state.classes.has_ladder()) return;
+  if (!state.classes.has_ladder() || !std::isfinite(error.largest())) return;
   const auto count = static_cast<double>(state.counters.published_total);
   state.counters.key_error_mean += (error.key - state.counters.key_error_mean) / count;
   state.counters.value_error_mean += (error.value - state.counters.value_error_mean) / count;
