@@ -337,6 +337,10 @@ Result<nlohmann::ordered_json> Evaluate(const EvalFlags& flags) {
 
 int RunEval(EvalFlags flags) {
   if (!flags.runtime.ladder.empty()) {
+    if (flags.kv != EvalFlags().kv) {
+      return Report("eval",
+                    {ErrorCode::kInvalidArgument, "--ladder names its codecs; leave --kv out"});
+    }
     flags.runtime.load = "always";
   } else {
     if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
