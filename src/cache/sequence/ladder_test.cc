@@ -248,8 +248,8 @@ TEST_F(LadderTest, ExactLookupsSeeNoDemotedBlock) {
     sequence.reset();
     ASSERT_EQ(test.cache->Verify().damaged, 0u);
   }
-  EXPECT_GT(approximate, 10u);
-  EXPECT_GT(exact_hits, 20u);
+  EXPECT_GT(approximate, 3u);
+  EXPECT_GT(exact_hits, 10u);
 }
 
 }  // namespace
