@@ -62,12 +62,6 @@ inline bool CanHaveLadder(const CacheOptions& options) {
   return groups.size() == 1 && groups[0].window_tokens == 0 &&
          options.layout == ArenaLayout::kBlockMajor;
 }
-inline NumericProfile LadderProfile() {
-  NumericProfile profile = NumericProfile::Uniform(Codec::kInt4);
-  profile.open_dtype = Codec::kF16;
-  profile.residual_tokens = kPrecisionLadder;
-  return profile;
-}
 
 /// Where caches with CacheGuests place their slots.
 inline Placement PlacementOf(uint64_t seed) {

@@ -52,7 +52,7 @@ class CacheSim : private Machine {
     }
     const bool is_plain = guests_.empty() && !streams_ && !IsOnDevice(options.seed);
     if (options.seed % 13 == 8 && is_plain && CanHaveLadder(cache_options_)) {
-      cache_options_.profile = LadderProfile();
+      cache::Must(SetLadder("f16:int4", cache_options_.profile));
     }
     meets_ = meets_ && CanMeet(cache_options_);
     cold_answers_ = std::make_unique<ColdAnswers>(cache_options_);

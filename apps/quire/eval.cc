@@ -341,6 +341,11 @@ int RunEval(EvalFlags flags) {
       return Report("eval",
                     {ErrorCode::kInvalidArgument, "--ladder names its codecs; leave --kv out"});
     }
+    if (flags.cached == 0 && flags.retrieval == 0) {
+      return Report("eval", {ErrorCode::kInvalidArgument,
+                             "--ladder: say with --cached N how much of each window comes back in "
+                             "the lower precision, or ask for facts with --retrieval N"});
+    }
     flags.runtime.load = "always";
   } else {
     if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;

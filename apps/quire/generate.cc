@@ -344,7 +344,8 @@ void AddGenerate(Command& program) {
                .help = "With --ladder: the largest relative error of blocks in the lower precision "
                        "that the prompt may begin with; 0: the answer is exact",
                .check = Between<double>{0, 1},
-               .shows_default = true});
+               .shows_default = true,
+               .needs = "--ladder"});
   command.Add({.name = "--keep",
                .value = &flags->keep.share,
                .help = "Share of the prompt's blocks to go on with, above 0 to 1; below 1 what "

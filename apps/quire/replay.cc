@@ -48,24 +48,19 @@ std::optional<ReplayRemoteWrites> RemoteWritesOf(const std::string& name) {
 }
 
 // What a value takes in the lower precision of a ladder, beside the first one; 0: there is none.
-double LadderShareOf(const ReplayFlags& flags) {
-  NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
-  if (flags.ladder.empty() || !SetLadder(flags.ladder, profile)) return 0;
-  return CodecBitsPerValue(profile.codecs.front().codec) / CodecBitsPerValue(profile.open_dtype);
-}
-
-Result<void> CheckLadder(const ReplayFlags& flags) {
-  if (flags.ladder.empty()) return {};
+Result<double> LadderShareOf(const ReplayFlags& flags) {
+  if (flags.ladder.empty()) return 0;
   if (flags.hint_share > 0 || std::ranges::count(flags.policies, "belady") > 0) {
     return Fail(ErrorCode::kInvalidArgument,
                 "--ladder: knows neither hints nor the bound; leave --hint-share and belady out");
   }
   NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
-  return SetLadder(flags.ladder, profile);
+  QUIRE_TRY(SetLadder(flags.ladder, profile));
+  return CodecBitsPerValue(profile.codecs.front().codec) / CodecBitsPerValue(profile.open_dtype);
 }
 
 nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input, uint64_t capacity,
-                              const std::string& policy) {
+                              const std::string& policy, double ladder_share) {
   ProgressBar bar(fmt::format("{} in {} blocks", policy, capacity));
   const auto progress = [&](uint64_t done) { bar.Update(done, input.requests().size()); };
   const ReplayResult result = Replay(input, capacity, policy,
@@ -76,7 +71,7 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
                                       .machines = flags.machines,
                                       .hint_share = flags.hint_share,
                                       .hint_ms_most = flags.hint_s * 1000,
-                                      .ladder_share = LadderShareOf(flags)});
+                                      .ladder_share = ladder_share});
   nlohmann::ordered_json run = {{"policy", policy},
                                 {"capacity_blocks", capacity},
                                 {"requests", result.requests},
@@ -90,7 +85,7 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
   if (!flags.ladder.empty()) {
     run.update({{"ladder", flags.ladder},
                 {"approximate_hit_blocks", result.approximate_hit_blocks},
-                {"demoted_blocks", result.demoted_blocks}});
+                {"evicted_twins", result.evicted_twins}});
   }
   if (flags.hint_share > 0) {
     run.update({{"hint_share", flags.hint_share},
@@ -160,7 +155,8 @@ int RunReplay(const ReplayFlags& flags) {
                   {.code = ErrorCode::kInvalidArgument,
                    .message = "--policy belady knows one machine alone: leave out --machines"});
   }
-  if (const auto ladder = CheckLadder(flags); !ladder) return Report("replay", ladder.error());
+  const auto ladder_share = LadderShareOf(flags);
+  if (!ladder_share) return Report("replay", ladder_share.error());
   auto trace = ReadTrace(flags.trace);
   if (!trace) return Report("replay", trace.error());
   if (flags.resample) trace = Resample(*trace, *flags.resample, flags.sessions);
@@ -176,7 +172,7 @@ int RunReplay(const ReplayFlags& flags) {
   }
   for (const uint64_t capacity : capacities) {
     for (const std::string& policy : flags.policies) {
-      const auto run = RunOne(flags, input, capacity, policy);
+      const auto run = RunOne(flags, input, capacity, policy, *ladder_share);
       if (!flags.json) {
         fmt::print("{:<10} {:>10} {:>12} {:>12} {:>10.4f} {:>11.2f}\n", policy, capacity,
                    run["blocks"].get<uint64_t>(), run["hit_blocks"].get<uint64_t>(),

@@ -213,7 +213,7 @@ class Replayer {
 
   const std::optional<ReplayStore>& store() const { return store_; }
   uint64_t evicted() const { return evicted_; }
-  uint64_t demoted() const { return demoted_; }
+  uint64_t evicted_twins() const { return evicted_twins_; }
   uint64_t hints() const { return hints_; }
   uint64_t hints_clipped() const { return hints_clipped_; }
   uint64_t digest() const { return digest_; }
@@ -243,7 +243,7 @@ class Replayer {
       const auto victim = policy_->Victim();
       if (!victim) return false;
       if (bound_ != nullptr && !bound_->Admits(static_cast<uint32_t>(path_.size()))) return false;
-      if (Demote()) continue;
+      if (EvictTwin()) continue;
       ++evicted_;
       digest_ = (digest_ ^ victim->number()) * kFnvPrime;
       if (log_ != nullptr) log_->victims.push_back(key_of_[victim->number()]);
@@ -256,15 +256,15 @@ class Replayer {
     return true;
   }
 
-  // As cache::EvictionOrder: the oldest twin, while twins are more than a quarter of what could go.
-  bool Demote() {
-    if (twins_.size() * twin_bytes_ <= listed_bytes_ / 4) return false;
+  // The oldest one. False: a whole block goes.
+  bool EvictTwin() {
+    if (!evict::TwinsGoFirst(twins_.size() * twin_bytes_, listed_bytes_)) return false;
     const BlockId block = *twins_.Victim();
     UnlistTwin(block);
     has_twin_[block.number()] = false;
     listed_bytes_ += sealed_bytes_;
     ledger_.Refund(twin_bytes_);
-    ++demoted_;
+    ++evicted_twins_;
     return true;
   }
 
@@ -331,7 +331,7 @@ class Replayer {
   std::vector<bool> has_twin_;   // by block id
   evict::LruPolicy twins_;       // of blocks that are not held
   uint64_t listed_bytes_ = 0;    // of all of these blocks
-  uint64_t demoted_ = 0;
+  uint64_t evicted_twins_ = 0;
 };
 
 }  // namespace
@@ -451,7 +451,7 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
   }
   for (const auto& machine : machines) {
     result.evicted_blocks += machine->evicted();
-    result.demoted_blocks += machine->demoted();
+    result.evicted_twins += machine->evicted_twins();
     result.digest = result.digest * kFnvPrime ^ machine->digest();
     result.hints += machine->hints();
     result.hints_clipped += machine->hints_clipped();

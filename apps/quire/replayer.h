@@ -103,7 +103,7 @@ struct ReplayResult {
   uint64_t store_recycled_blocks = 0;
   uint64_t remote_written_blocks = 0;
   uint64_t approximate_hit_blocks = 0;  // of those in memory, in the lower precision of a ladder
-  uint64_t demoted_blocks = 0;          // that were left in it alone
+  uint64_t evicted_twins = 0;           // that were left in it alone
   uint64_t evicted_blocks = 0;
   uint64_t hints = 0;          // that were given
   uint64_t hints_clipped = 0;  // of these, kept in part or not at all

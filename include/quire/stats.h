@@ -58,7 +58,7 @@ struct CacheStats {
   // With a precision ladder: of the tokens found, those in the lower precision; blocks that were
   // left in it alone; and the mean of the errors measured when blocks were encoded.
   uint64_t approximate_hit_tokens = 0;
-  uint64_t demoted_total = 0;
+  uint64_t evicted_twins_total = 0;
   double key_error_mean = 0.0;
   double value_error_mean = 0.0;
   uint64_t published_total = 0;

@@ -62,7 +62,7 @@ class CacheStats(TypedDict):
     lookup_tokens: int
     hit_tokens: int
     approximate_hit_tokens: int
-    demoted_total: int
+    evicted_twins_total: int
     key_error_mean: float
     value_error_mean: float
     published_total: int

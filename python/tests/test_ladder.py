@@ -85,7 +85,7 @@ def test_without_pressure_everything_is_exact(identity):
             assert sequence.stats()["tokens_approximate"] == 0
     stats = cache.stats()
     assert stats["hit_tokens"] == WHOLE
-    assert (stats["demoted_total"], stats["approximate_hit_tokens"]) == (0, 0)
+    assert (stats["evicted_twins_total"], stats["approximate_hit_tokens"]) == (0, 0)
     assert 0.01 < stats["key_error_mean"] < 0.2 and 0.01 < stats["value_error_mean"] < 0.2
     for accepted in (0.0, 1.0):
         plan = cache.acquire(PROMPT, identity, approximate_error_max=accepted)
@@ -94,7 +94,7 @@ def test_without_pressure_everything_is_exact(identity):
 
 
 def test_an_exact_request_sees_none_of_what_grew_cold(cold, identity):
-    assert cold.stats()["demoted_total"] > 0
+    assert cold.stats()["evicted_twins_total"] > 0
     plan = cold.acquire(PROMPT, identity)
     assert plan.resident_tokens < WHOLE
     assert plan.reason == "approximate"

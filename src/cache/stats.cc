@@ -38,7 +38,7 @@ nlohmann::ordered_json JsonOf(const CacheStats& stats) {
           {"lookup_tokens", stats.lookup_tokens},
           {"hit_tokens", stats.hit_tokens},
           {"approximate_hit_tokens", stats.approximate_hit_tokens},
-          {"demoted_total", stats.demoted_total},
+          {"evicted_twins_total", stats.evicted_twins_total},
           {"key_error_mean", stats.key_error_mean},
           {"value_error_mean", stats.value_error_mean},
           {"published_total", stats.published_total},

@@ -57,7 +57,7 @@ def test_bits_do_not_depend_on_how_it_ran(codec, way):
     assert (got["k"], got["v"]) == (codec, codec)
     assert (got["approximate_tokens"], got["approximate_error"]) == (0, 0)
     assert want["reused_tokens"] == 0 and want["miss_reason"] == "never_seen"
-    demoted = got["cache"]["demoted_total"]
+    demoted = got["cache"]["evicted_twins_total"]
     assert demoted > 0 if "room" in way else demoted == 0
     if way in ("hit", "in_company"):
         assert got["reused_tokens"] == reusable(got)
@@ -144,6 +144,11 @@ def test_what_follows_an_approximate_prompt_is_approximate_too(tmp_path):
     assert exact["logits_digest"] == other["logits_digest"]
 
 
+def test_without_a_ladder_there_is_nothing_to_accept():
+    done = generate("--kv", "int4", "--approximate", 1)
+    assert done.exit_code == 2 and "--ladder" in done.stderr, done.describe()
+
+
 def test_loads_that_are_off_compute(tmp_path):
     flags = ["--ladder", "f16:int4", "--store", tmp_path / "store"]
     run(*flags)
@@ -153,10 +158,10 @@ def test_loads_that_are_off_compute(tmp_path):
 
 
 def test_another_ladder_is_another_profile(tmp_path):
-    store = ["--store", tmp_path / "store", "--load", "always", "--approximate", 1]
+    store = ["--store", tmp_path / "store", "--load", "always"]
     run("--ladder", "f16:int4", *store)
-    for other in (["--ladder", "f16:int8"], ["--ladder", "bf16:int4"], ["--kv", "int4"],
-                  ["--kv", "f16"]):
+    for other in (["--ladder", "f16:int8", "--approximate", 1],
+                  ["--ladder", "bf16:int4", "--approximate", 1], ["--kv", "int4"], ["--kv", "f16"]):
         got = run(*other, *store)
         assert (got["loaded_tokens"], got["miss_reason"]) == (0, "other_profile"), other
 
@@ -233,7 +238,7 @@ def exact(tmp_path_factory):
             again, details = ask(server, prompt, approximate_error_max=1)
             assert again == answer
             assert details.keys() == {"cached_tokens"} and details["cached_tokens"] > 0
-        assert server.wait_idle()["cache"]["demoted_total"] == 0
+        assert server.wait_idle()["cache"]["evicted_twins_total"] == 0
     return answers
 
 
@@ -241,7 +246,7 @@ def fill(server):
     """Other prompts, until some of what came before was demoted."""
     for prompt in OTHERS:
         ask(server, prompt)
-        if server.wait_idle()["cache"]["demoted_total"] > 0:
+        if server.wait_idle()["cache"]["evicted_twins_total"] > 0:
             return
     raise AssertionError("nothing was demoted")
 

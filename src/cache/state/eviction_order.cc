@@ -97,7 +97,7 @@ void EvictionOrder::Remove(BlockId block, bool evicted) {
 std::optional<Victim> EvictionOrder::VictimOf(TenantId account) const {
   const Account& owner = accounts_[account];
   const EvictionLists& lists = owner.lists;
-  if (owner.twin_bytes > owner.evictable_bytes / kTwinShareInverse) {
+  if (evict::TwinsGoFirst(owner.twin_bytes, owner.evictable_bytes)) {
     const BlockId twinned = *lists.twinned->Victim();
     const Listing& listing = listings_[twinned.number()];
     return Victim{.block = twinned,

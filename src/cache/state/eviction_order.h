@@ -90,10 +90,6 @@ struct Evictable {
   }
 };
 
-/// With a precision ladder: while twins take more than this share of what could be evicted of an
-/// account, the oldest twins go before any whole block.
-inline constexpr uint64_t kTwinShareInverse = 4;
-
 /// The blocks that can be evicted, a list of them for each account in the order of the policy, and
 /// the time of their last use. Passes the uses of paths, and the callers' priorities for blocks, to
 /// the policies.

@@ -20,7 +20,7 @@ void EvictTwins(State& state, BlockId block) {
   for (uint32_t c = state.classes.group_count(); c < state.classes.count(); ++c) {
     if (!state.directory.at(block).slots[c].is_none()) RemoveSlot(state, block, c);
   }
-  if (state.classes.has_ladder()) ++state.counters.demoted_total;
+  if (state.classes.has_ladder()) ++state.counters.evicted_twins_total;
   List(state, block);  // at its former place, with its remaining slots
 }
 

@@ -101,8 +101,9 @@ void AddCache(Snapshot& to, const CacheStats& stats) {
   to.Counter("quire_cache_approximate_hit_tokens_total",
              "Prompt tokens found in the lower precision of a ladder.",
              D(stats.approximate_hit_tokens));
-  to.Counter("quire_cache_demoted_blocks_total",
-             "Blocks that were left in the lower precision of a ladder.", D(stats.demoted_total));
+  to.Counter("quire_cache_evicted_twins_total",
+             "Blocks that were left in the lower precision of a ladder.",
+             D(stats.evicted_twins_total));
   to.Counter("quire_cache_published_blocks_total", "Blocks published.", D(stats.published_total));
   to.Counter("quire_cache_deduplicated_blocks_total",
              "Blocks that two sequences computed at once; one copy was kept.",

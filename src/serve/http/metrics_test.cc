@@ -139,7 +139,7 @@ quire_cache_lookups_total 19
 quire_cache_lookup_tokens_total 20
 quire_cache_hit_tokens_total 21
 quire_cache_approximate_hit_tokens_total 0
-quire_cache_demoted_blocks_total 0
+quire_cache_evicted_twins_total 0
 quire_cache_published_blocks_total 22
 quire_cache_deduplicated_blocks_total 23
 quire_cache_evicted_blocks_total 24
