@@ -51,8 +51,9 @@ class CacheSim : private Machine {
       for (size_t i = 0; i < sides_.size(); ++i) guests_.emplace_back(options.seed * 3 + i);
     }
     const bool is_plain = guests_.empty() && !streams_ && !IsOnDevice(options.seed);
-    if (options.seed % 13 == 8 && is_plain && CanHaveLadder(cache_options_)) {
-      cache::Must(SetLadder("f16:int4", cache_options_.profile));
+    const std::string_view ladder = LadderOf(options.seed);
+    if (!ladder.empty() && is_plain && CanHaveLadder(cache_options_)) {
+      cache::Must(SetLadder(ladder, cache_options_.profile));
     }
     meets_ = meets_ && CanMeet(cache_options_);
     cold_answers_ = std::make_unique<ColdAnswers>(cache_options_);

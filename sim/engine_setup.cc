@@ -60,7 +60,7 @@ uint32_t AccountOf(uint32_t party) {
   return static_cast<uint32_t>(account - kEngineParties.begin());
 }
 
-EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams, bool has_ladder) {
+EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams, std::string_view ladder) {
   constexpr std::array<const char*, 4> kPolicies = {"lru", "priority", "token_limit", "quire"};
   EngineSetup setup;
   setup.model = DrawModel(prng);
@@ -69,8 +69,8 @@ EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams, bool h
                  .tokens_max = kTokensMax,
                  .clock = &clock,
                  .policy = kPolicies[prng.NextBelow(kPolicies.size())]};
-  if (has_ladder && setup.model.window_layers.empty()) {
-    cache::Must(SetLadder("f16:int4", setup.cache.profile));
+  if (!ladder.empty() && setup.model.window_layers.empty()) {
+    cache::Must(SetLadder(ladder, setup.cache.profile));
   }
   // From a cache that holds one request to one that holds all.
   const uint64_t blocks = prng.NextChance(3) ? 200 : 8 + prng.NextBelow(30);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "base/prng.h"
@@ -48,7 +49,7 @@ uint32_t AccountOf(uint32_t party);
 
 /// Draws one. The clock is the cache's. `streams`: contexts larger than memory stream, where layers
 /// can.
-EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams, bool has_ladder);
+EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams, std::string_view ladder);
 
 std::unique_ptr<model::Model> MakeSimModel(const model::ModelConfig& config);
 Identity IdentityOf(const model::Model& model);

@@ -11,6 +11,7 @@
 #include "cache/test_util.h"
 #include "serve/spill.h"
 #include "sim/cache_memory.h"
+#include "sim/cache_setup.h"
 #include "sim/cache_users.h"
 #include "sim/engine_oracle.h"
 #include "sim/engine_outsiders.h"
@@ -29,7 +30,7 @@ class EngineSim : private Machine {
  public:
   explicit EngineSim(const SimOptions& options)
       : Machine(options, options.seed ^ 0xe951e),
-        setup_(DrawEngineSetup(prng_, clock_, options.seed % 7 == 5, options.seed % 13 == 8)),
+        setup_(DrawEngineSetup(prng_, clock_, options.seed % 7 == 5, LadderOf(options.seed))),
         model_(MakeSimModel(setup_.model)),
         identity_(IdentityOf(*model_)),
         oracle_(setup_, *model_),

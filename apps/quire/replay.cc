@@ -28,7 +28,7 @@ struct ReplayFlags {
   uint32_t machines = 1;
   double hint_share = 0;
   uint64_t hint_s = 300;
-  std::string ladder{};   // "f16:int8"; empty: none
+  std::string ladder{};   // "f16:int8:int4"; empty: none
   uint64_t sessions = 0;  // to draw; 0: as many as there are
   bool curve = false;
   std::string svg = {};  // file for the curve
@@ -47,20 +47,24 @@ std::optional<ReplayRemoteWrites> RemoteWritesOf(const std::string& name) {
   return std::nullopt;
 }
 
-// What a value takes in the lower precision of a ladder, beside the first one; 0: there is none.
-Result<double> LadderShareOf(const ReplayFlags& flags) {
-  if (flags.ladder.empty()) return 0;
+Result<std::optional<ReplayLadder>> LadderOf(const ReplayFlags& flags) {
+  if (flags.ladder.empty()) return std::nullopt;
   if (flags.hint_share > 0 || std::ranges::count(flags.policies, "belady") > 0) {
     return Fail(ErrorCode::kInvalidArgument,
                 "--ladder: knows neither hints nor the bound; leave --hint-share and belady out");
   }
   NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
   QUIRE_TRY(SetLadder(flags.ladder, profile));
-  return CodecBitsPerValue(profile.codecs.front().codec) / CodecBitsPerValue(profile.open_dtype);
+  const Codec memory = profile.codecs.front().codec;
+  const double first_bits = CodecBitsPerValue(profile.open_dtype);
+  return ReplayLadder{
+      .memory = CodecBitsPerValue(memory) / first_bits,
+      .store = CodecBitsPerValue(profile.store_codec.value_or(memory)) / first_bits};
 }
 
 nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input, uint64_t capacity,
-                              const std::string& policy, double ladder_share) {
+                              const std::string& policy,
+                              const std::optional<ReplayLadder>& ladder) {
   ProgressBar bar(fmt::format("{} in {} blocks", policy, capacity));
   const auto progress = [&](uint64_t done) { bar.Update(done, input.requests().size()); };
   const ReplayResult result = Replay(input, capacity, policy,
@@ -71,7 +75,7 @@ nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input
                                       .machines = flags.machines,
                                       .hint_share = flags.hint_share,
                                       .hint_ms_most = flags.hint_s * 1000,
-                                      .ladder_share = ladder_share});
+                                      .ladder = ladder});
   nlohmann::ordered_json run = {{"policy", policy},
                                 {"capacity_blocks", capacity},
                                 {"requests", result.requests},
@@ -155,8 +159,8 @@ int RunReplay(const ReplayFlags& flags) {
                   {.code = ErrorCode::kInvalidArgument,
                    .message = "--policy belady knows one machine alone: leave out --machines"});
   }
-  const auto ladder_share = LadderShareOf(flags);
-  if (!ladder_share) return Report("replay", ladder_share.error());
+  const auto ladder = LadderOf(flags);
+  if (!ladder) return Report("replay", ladder.error());
   auto trace = ReadTrace(flags.trace);
   if (!trace) return Report("replay", trace.error());
   if (flags.resample) trace = Resample(*trace, *flags.resample, flags.sessions);
@@ -172,7 +176,7 @@ int RunReplay(const ReplayFlags& flags) {
   }
   for (const uint64_t capacity : capacities) {
     for (const std::string& policy : flags.policies) {
-      const auto run = RunOne(flags, input, capacity, policy, *ladder_share);
+      const auto run = RunOne(flags, input, capacity, policy, *ladder);
       if (!flags.json) {
         fmt::print("{:<10} {:>10} {:>12} {:>12} {:>10.4f} {:>11.2f}\n", policy, capacity,
                    run["blocks"].get<uint64_t>(), run["hit_blocks"].get<uint64_t>(),
@@ -238,8 +242,9 @@ void AddReplay(Command& program) {
                .needs = "--store-blocks"});
   command.Add({.name = "--ladder",
                .value = &flags->ladder,
-               .help = "f16:int8: a precision ladder within the bytes of --capacity-blocks of the "
-                       "first codec; every request accepts approximate blocks"});
+               .help = "f16:int8 or f16:int8:int4: a precision ladder within the bytes of "
+                       "--capacity-blocks and --store-blocks of the first codec; every request "
+                       "accepts approximate blocks"});
   command.Add({.name = "--hint-share",
                .value = &flags->hint_share,
                .help = "Each request says how long it is until another one goes on from it, and is "

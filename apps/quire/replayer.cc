@@ -129,12 +129,16 @@ class Replayer {
         bound_(bound),
         log_(options.log),
         retained_(static_cast<uint64_t>(options.hint_share * static_cast<double>(capacity_blocks))),
-        has_ladder_(options.ladder_share > 0),
-        sealed_bytes_(has_ladder_ ? static_cast<uint64_t>(options.ladder_share * kBlockBytes)
-                                  : kBlockBytes),
+        has_ladder_(options.ladder.has_value()),
+        sealed_bytes_(
+            static_cast<uint64_t>(options.ladder.value_or(ReplayLadder{}).memory * kBlockBytes)),
         twin_bytes_(has_ladder_ ? kBlockBytes : 0) {
     if (options.store_blocks == 0) return;
-    store_.emplace(options.store_blocks, options.segment_blocks);
+    const auto in_store = [&](uint64_t blocks) {
+      const double share = options.ladder.value_or(ReplayLadder{}).store;
+      return static_cast<uint64_t>(static_cast<double>(blocks) / share);
+    };
+    store_.emplace(in_store(options.store_blocks), in_store(options.segment_blocks));
     // As a cache writes back: where memory holds about as much, each would push out the other's
     // blocks.
     writes_again_ = capacity_blocks <= options.store_blocks / 2;
@@ -143,9 +147,9 @@ class Replayer {
   // Blocks hit, in memory and below.
   struct Hits {
     uint32_t memory = 0;
-    uint32_t approximate = 0;  // of these
     uint32_t store = 0;
     uint32_t remote = 0;
+    uint32_t approximate = 0;  // of all these
   };
 
   // Shape: prompt [request.blocks * kTraceBlockTokens], keys
@@ -175,6 +179,7 @@ class Replayer {
       policy_->Add(block, {.key = key, .parent = parent, .depth = static_cast<uint32_t>(depth)});
     });
     if (bound_ != nullptr) bound_->Start(keys.size());
+    if (has_ladder_) approximate += loaded + fetched;
     const bool is_exact = approximate == 0;
     while (path_.size() < request.blocks && Charge(is_exact)) {
       path_.push_back(NewId(keys[path_.size()], is_exact));
@@ -208,7 +213,7 @@ class Replayer {
     if (store_) TellStore(keys, found, loaded);
     if (remote_ != nullptr) TellRemote(keys, here, fetched);
     if (log_ != nullptr) log_->hits.push_back(found);
-    return {.memory = found, .approximate = approximate, .store = loaded, .remote = fetched};
+    return {.memory = found, .store = loaded, .remote = fetched, .approximate = approximate};
   }
 
   const std::optional<ReplayStore>& store() const { return store_; }

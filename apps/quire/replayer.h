@@ -102,7 +102,7 @@ struct ReplayResult {
   uint64_t store_written_blocks = 0;
   uint64_t store_recycled_blocks = 0;
   uint64_t remote_written_blocks = 0;
-  uint64_t approximate_hit_blocks = 0;  // of those in memory, in the lower precision of a ladder
+  uint64_t approximate_hit_blocks = 0;  // of all hits, in a lower precision of a ladder
   uint64_t evicted_twins = 0;           // that were left in it alone
   uint64_t evicted_blocks = 0;
   uint64_t hints = 0;          // that were given
@@ -119,6 +119,13 @@ struct ReplayLog {
   std::vector<uint64_t> victims;  // keys, in the order they went
 };
 
+/// A precision ladder: bytes of a block in the lower precision of memory, and of the store, each as
+/// a share of its bytes in the first one.
+struct ReplayLadder {
+  double memory = 1;
+  double store = 1;
+};
+
 struct ReplayOptions {
   /// Told the requests done.
   std::function<void(uint64_t)> progress = [](uint64_t) {};
@@ -127,7 +134,8 @@ struct ReplayOptions {
   /// What the policy may remember; none: as in a cache of so many slots of 256 KiB or more.
   std::optional<uint64_t> history_bytes = {};
   /// A store below memory, and how many blocks it recycles at once; 0: none. All blocks of a prompt
-  /// are written at once, and what the store has behind a path's end in memory is a hit, too.
+  /// are written at once, and what the store has behind a path's end in memory is a hit, too. With a
+  /// precision ladder: in the bytes of so many blocks of its first codec.
   uint64_t store_blocks = 0;
   uint64_t segment_blocks = 64;
   /// A remote behind the store, which keeps everything; none: there is none. Machines share it,
@@ -139,10 +147,9 @@ struct ReplayOptions {
   /// capacity at most. 0: none says anything.
   double hint_share = 0;
   uint64_t hint_ms_most = 300'000;
-  /// With a precision ladder, bytes of a block in the lower precision as a share of its bytes in
-  /// the first; 0: there is none. All requests accept approximate blocks. As in a cache, what one
-  /// inserts after such blocks is in the lower precision.
-  double ladder_share = 0;
+  /// With it all requests accept approximate blocks. As in a cache, what one inserts after such
+  /// blocks is in the lower precision, and so is what comes from a store.
+  std::optional<ReplayLadder> ladder = {};
 };
 
 /// Replays all requests within `capacity_blocks`. A hit is a block of the leading run that is

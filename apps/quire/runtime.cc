@@ -162,8 +162,8 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
                .value = &flags.ladder,
                .help =
                    "f16:int8: blocks that grow cold stay in the second codec alone, and so they "
-                   "go to a store; requests that accept approximate blocks find them "
-                   "(docs/ladder.md; default: none)"});
+                   "go to a store, or in a third one: f16:int8:int4; requests that accept "
+                   "approximate blocks find them (docs/ladder.md; default: none)"});
   command.Add({.name = "--layout",
                .value = &flags.layout,
                .help = "Order of the arena's axes",

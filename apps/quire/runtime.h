@@ -29,7 +29,7 @@ struct RuntimeFlags {
   std::string v;
   uint32_t block_tokens = kBlockTokensDefault;
   uint32_t residual_tokens = 0;
-  std::string ladder;  // "f16:int8"; empty: none
+  std::string ladder;  // "f16:int8:int4"; empty: none
   std::string layout = "block_major";
   uint64_t max_seq_len = 0;  // 0: the model's
   model::Window window;      // of every layer; none: the model's

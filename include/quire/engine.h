@@ -70,8 +70,9 @@ typedef struct quire_engine_options {
   // A model of bf16 may have "dot16": by the processor's products of bf16, that is "dot16-amx" or
   // else "dot16-avx512", whichever it has; blocks of one are never taken for another's.
   const char* arithmetic;
-  // "f16:int8": blocks that grow cold stay in the second codec alone, and so they go to the store;
-  // turns find them that accept them (docs/ladder.md). `codec` is 0 then. NULL: none.
+  // "f16:int8": blocks that grow cold stay in the second codec alone, and so they go to the store,
+  // or in a third one: "f16:int8:int4"; turns find them that accept them (docs/ladder.md). `codec`
+  // is 0 then. NULL: none.
   const char* ladder;
 } quire_engine_options;
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -81,6 +82,8 @@ struct NumericProfile {
   uint32_t residual_tokens = 0;
   Codec open_dtype = Codec::kF16;   // form of blocks that are still being written
   std::vector<CodecRule> codecs{};  // per stream; see CodecFor
+  // A third step of a precision ladder: what a store is given of every stream. None: `codecs`.
+  std::optional<Codec> store_codec{};
   ComputeType compute = ComputeType::kF32;
   std::string arithmetic = "fma32";  // arithmetic class of the CPU or GPU kernels
   uint32_t kernel_revision = kKernelRevision;
@@ -99,11 +102,11 @@ struct NumericProfile {
   bool operator==(const NumericProfile&) const = default;
 };
 
-/// Gives a profile a precision ladder, by name: "f16:int8". What sequences compute is written in
-/// the first codec, which stores values as they are; what grows cold is left in the second.
+/// Gives a profile a precision ladder, by name: "f16:int8" or "f16:int8:int4". What sequences
+/// compute is written in the first codec, which stores values as they are; what grows cold is left
+/// in the second; a store has the last one.
 ///
-/// Errors: kInvalidArgument no ladder has this name; kUnsupported one with more steps. Nothing
-///         changes then
+/// Errors: kInvalidArgument no ladder has this name. Nothing changes then
 Result<void> SetLadder(std::string_view steps, NumericProfile& profile);
 
 /// Tenants that agreed to share. Private by default: a domain is one tenant.

@@ -211,6 +211,7 @@ typedef struct quire_cache_options {
   const char* events;
   const char* events_replay;
   const char* events_topic;
+  quire_codec store_codec;  // with QUIRE_PRECISION_LADDER: what a store is given; 0: as codec
 } quire_cache_options;
 
 /// As quire_cache_options::residual_tokens.

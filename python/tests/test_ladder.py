@@ -186,18 +186,10 @@ def test_exact_and_approximate_requests_mixed(identity):
     assert cache.verify()[1] == 0
 
 
-@pytest.mark.parametrize(("error", "ladder"), [
-    (quire.UnsupportedError, "f16:int8:int4"),
-    (quire.InvalidArgumentError, "int8:int4"),
-    (quire.InvalidArgumentError, "f16:bf16"),
-    (quire.InvalidArgumentError, "f16:"),
-    (quire.InvalidArgumentError, ":int8"),
-    (quire.InvalidArgumentError, "f16"),
-    (quire.InvalidArgumentError, "f16:int9"),
-    (quire.InvalidArgumentError, ""),
-])
-def test_ladders_that_are_none_are_refused_by_name(error, ladder):
-    with pytest.raises(error, match=f"ladder '{ladder}'"):
+@pytest.mark.parametrize("ladder", ["f16:int4:int8", "f16:int8:int4:q25", "int8:int4", "f16:bf16",
+                                    "f16:", ":int8", "f16", "f16:int9", ""])
+def test_ladders_that_are_none_are_refused_by_name(ladder):
+    with pytest.raises(quire.InvalidArgumentError, match=f"ladder '{ladder}'"):
         make(ladder=ladder)
     with pytest.raises(quire.InvalidArgumentError, match="codec is named"):
         make(ladder="f16:int8", codec="int9")
@@ -229,11 +221,12 @@ def of_store(store):
     return quire.Identity(digest("weights"), domain="d", domain_secret=store.secret())
 
 
-def test_a_store_has_the_lower_precision_alone(tmp_path):
+@pytest.mark.parametrize("ladder", ["f16:int4", "f16:int8:int4"])
+def test_a_store_has_the_lower_precision_alone(tmp_path, ladder):
     directory = str(tmp_path / "store")
     program = ("import sys, quire, test_ladder\n"
                "with quire.DiskStore(sys.argv[1], cap_bytes=64 << 20) as store:\n"
-               "    with test_ladder.make(store=store, hot_bytes=4 << 20) as cache:\n"
+               f"    with test_ladder.make(store=store, ladder='{ladder}', hot_bytes=4 << 20) as cache:\n"
                "        test_ladder.compute(cache, test_ladder.of_store(store),\n"
                "                            test_ladder.PROMPT).close()\n"
                "        store.flush()\n")
@@ -241,7 +234,7 @@ def test_a_store_has_the_lower_precision_alone(tmp_path):
                    cwd=pathlib.Path(__file__).parent)
     with quire.DiskStore(directory, cap_bytes=64 << 20) as store:
         identity = of_store(store)
-        with make(store=store, hot_bytes=4 << 20) as cache:
+        with make(store=store, ladder=ladder, hot_bytes=4 << 20) as cache:
             exact = cache.acquire(PROMPT, identity)
             assert (exact.resident_tokens, exact.loadable_tokens) == (0, 0)
             assert exact.missing[0] == ("approximate", WHOLE)
@@ -258,14 +251,14 @@ def test_a_store_has_the_lower_precision_alone(tmp_path):
             plan = load(1)
             assert plan.resident_tokens == plan.approximate_tokens == WHOLE
             error = plan.approximate_error
-            assert 0.01 < error < 0.3
+            assert 0.03 < error < 0.3  # int4's, also where memory has int8
             with cache.open(plan) as sequence:
                 assert 0 < differs(sequence, PROMPT[:WHOLE]) <= error * 1.001
             # Computed anew it is exact again.
             with compute(cache, identity, PROMPT) as sequence:
                 assert differs(sequence, PROMPT) == 0
             assert cache.acquire(PROMPT, identity).resident_tokens == WHOLE
-        with make(store=store, hot_bytes=4 << 20) as cache:
+        with make(store=store, ladder=ladder, hot_bytes=4 << 20) as cache:
             assert cache.prefetch(PROMPT, identity, approximate_error_max=1) == WHOLE
         # Another ladder is another profile.
         with make(store=store, ladder="f16:int8") as cache:
@@ -332,7 +325,7 @@ def test_a_turn_of_a_session_says_what_it_accepts(tmp_path):
 def test_what_an_engine_cannot_do_is_refused():
     for error, wrong in ((quire.InvalidArgumentError, {"codec": "int8"}),
                          (quire.InvalidArgumentError, {"ladder": "int8:int4"}),
-                         (quire.UnsupportedError, {"ladder": "f16:int8:int4"}),
+                         (quire.InvalidArgumentError, {"ladder": "f16:int8:fp8_e4m3"}),
                          (quire.UnsupportedError, {"window_tokens": 64})):
         with pytest.raises(error, match="ladder"):
             Engine(MODEL, **{"hot_bytes": 4 << 20, "ladder": "f16:int8", **wrong})

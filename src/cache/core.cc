@@ -36,6 +36,7 @@ Result<void> CheckCodecs(const NumericProfile& profile) {
   };
   QUIRE_TRY(check(profile.open_dtype, "open_dtype"));
   for (const CodecRule& rule : profile.codecs) QUIRE_TRY(check(rule.codec, "codecs"));
+  if (profile.store_codec) QUIRE_TRY(check(*profile.store_codec, "store_codec"));
   return {};
 }
 

@@ -88,6 +88,7 @@ uint32_t ApplyFallback(CacheOptions& options) {
                           : fmt::format("residual_tokens 0 instead of {} (nothing is encoded)",
                                         profile.residual_tokens));
     profile.residual_tokens = 0;
+    profile.store_codec.reset();
   }
   LogWarn("codec fallback: {}", fmt::join(changes, "; "));
   UniteForms(profile);

@@ -46,6 +46,9 @@ void AddProfile(Hasher& hasher, const NumericProfile& profile) {
     hasher.UpdateNumber(rule.role);
     hasher.UpdateNumber(rule.codec);
   }
+  if (profile.has_ladder()) {
+    hasher.UpdateNumber(profile.store_codec ? static_cast<uint8_t>(*profile.store_codec) : 0);
+  }
   hasher.UpdateNumber(kSplitTokens);
   hasher.UpdateNumber(kLanes);
   hasher.UpdateNumber(profile.compute);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 
 #include "codec/planes.h"
 #include "quire/error.h"
@@ -178,25 +179,34 @@ Result<Codec> NumericProfile::CodecFor(StreamRole role) const {
                           static_cast<int>(role), codecs.size()));
 }
 
+namespace {
+
+// None: it is no ladder. Each step takes less than the one before, and all but the first encode.
+std::vector<Codec> StepsOf(std::string_view ladder) {
+  std::vector<Codec> steps;
+  for (const auto name : std::views::split(ladder, ':')) {
+    const auto codec = ParseCodec({name.begin(), name.end()});
+    if (!codec || IsIdentity(*codec) != steps.empty()) return {};
+    if (!steps.empty() && CodecBitsPerValue(*codec) >= CodecBitsPerValue(steps.back())) return {};
+    steps.push_back(*codec);
+  }
+  return steps;
+}
+
+}  // namespace
+
 Result<void> SetLadder(std::string_view steps, NumericProfile& profile) {
-  const size_t colon = steps.find(':');
-  const std::string_view second = colon == std::string_view::npos ? "" : steps.substr(colon + 1);
-  if (second.find(':') != std::string_view::npos) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("ladder '{}': more than two steps are not possible yet; give the first "
-                            "and the last",
-                            steps));
+  const std::vector<Codec> codecs = StepsOf(steps);
+  if (codecs.size() < 2 || codecs.size() > 3) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("ladder '{}': is not one of f32, f16, bf16, then one or two codecs that "
+                    "encode, each smaller than the one before: f16:int8 or f16:int8:int4",
+                    steps));
   }
-  const std::optional<Codec> written = ParseCodec(steps.substr(0, colon));
-  const std::optional<Codec> cold = ParseCodec(second);
-  if (!written || !IsIdentity(*written) || !cold || IsIdentity(*cold)) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("ladder '{}': is not one of f32, f16, bf16, a colon, and a codec that "
-                            "encodes, for example f16:int8",
-                            steps));
-  }
-  profile.open_dtype = *written;
-  for (CodecRule& rule : profile.codecs) rule.codec = *cold;
+  profile.open_dtype = codecs[0];
+  for (CodecRule& rule : profile.codecs) rule.codec = codecs[1];
+  profile.store_codec = codecs.size() > 2 ? std::optional(codecs[2]) : std::nullopt;
   profile.residual_tokens = kPrecisionLadder;
   return {};
 }

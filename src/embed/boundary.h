@@ -86,7 +86,8 @@ template <>
     QUIRE_FIELD_END(quire_cache_options, disk_store),
     QUIRE_FIELD_END(quire_cache_options, events),
     QUIRE_FIELD_END(quire_cache_options, events_replay),
-    QUIRE_FIELD_END(quire_cache_options, events_topic)};
+    QUIRE_FIELD_END(quire_cache_options, events_topic),
+    QUIRE_FIELD_END(quire_cache_options, store_codec)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_cache_stats> = {
     QUIRE_FIELD_END(quire_cache_stats, refused_total),

@@ -100,6 +100,9 @@ Result<NumericProfile> ToProfile(const quire_cache_options& options) {
                 fmt::format("options->residual_tokens is {}", options.residual_tokens));
   }
   profile.residual_tokens = static_cast<uint32_t>(options.residual_tokens);
+  if (options.store_codec != 0) {
+    QUIRE_ASSIGN(profile.store_codec, ToEnum(options.store_codec, "options->store_codec", codec));
+  }
   if (options.block_tokens != 0) profile.block_tokens = options.block_tokens;
   profile.compute = compute;
   if (options.arithmetic != nullptr) profile.arithmetic = options.arithmetic;

@@ -478,8 +478,8 @@ void BindEngine(nb::module_& module) {
           "alone. keys, keys_command, key: as of quire.DiskStore, for store and sessions. "
           "arithmetic: how matrices are multiplied, 'dot16' for a model of bf16 on a processor "
           "with products of bf16 (docs/numerics.md). ladder: 'f16:int8': blocks that grow cold "
-          "stay in the second codec alone, and so they go to the store; answers find them that "
-          "accept them (docs/ladder.md).\n\n"
+          "stay in the second codec alone, and so they go to the store, or in a third one: "
+          "'f16:int8:int4'; answers find them that accept them (docs/ladder.md).\n\n"
           "Raises: NotFoundError, CorruptError, UnsupportedError of the model's files; "
           "NoSpaceError hot_bytes; BusyError another process has the store; IoError.")
       .def(

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "base/canary.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/wiped_vector.h"
 #include "cache/below/loading.h"
+#include "cache/state/forms.h"
 #include "tier/staging.h"
 
 namespace quire::cache {
@@ -54,7 +56,8 @@ struct LoadJob::Get {
   std::vector<std::span<std::byte>> out{};
   std::vector<uint32_t> crcs{};  // of each
   FormError error{};             // with a precision ladder, as it was read
-  // Blocks of a run that are not wanted; of a device all of them, one after the other.
+  // Blocks of a run that are not wanted; of a device all of them, one after the other. With a
+  // precision ladder a block in the form that the store has, if slots have another one.
   WipedVector<std::byte> beside{};
   // Where the host cannot reach the slots, they are copied from a payload: in staging memory, or in
   // the store's own.
@@ -264,7 +267,10 @@ void Loading::AskForBlock(Get& get, tier::LoadRequest& request) {
     if (request.section_count == 0) request.section_first = first;
     request.section_count += count;
     if (reachable) {
-      shapes.Cut(c, cache_.slots().HostBytes(slots[c]), get.out);
+      const bool reencodes = cache_.classes().reencodes();
+      if (reencodes) get.beside.resize(cache_.classes().store_layout().slot_bytes(0));
+      shapes.Cut(c, reencodes ? std::span(get.beside) : cache_.slots().HostBytes(slots[c]),
+                 get.out);
       continue;
     }
     for (uint32_t i = first; i < first + count; ++i) {
@@ -317,11 +323,11 @@ void Loading::EndGet(const std::shared_ptr<Get>& get, const StoreCompletion& end
   const auto [first, count] = get->entries;
   const bool came = ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed);
   if (came && first + count > job.front) {
-    ++cache_.store()->loaded;
     for (size_t entry = first; entry < first + count; ++entry) {
       (get->twins ? job.durable[entry].twins : job.durable[entry].sealed) = ended.is_durable;
     }
     get->in_slots = TakeIn(*get);
+    ++cache_.store()->loaded;
     if (get->in_slots != nullptr) return landing_.push_back(get);
     if (get->chunk) return EndLanding(*get);
   }
@@ -354,6 +360,10 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
     return nullptr;
   }
   job.errors[get.entries.first] = get.error.Checked();
+  if (cache_.classes().reencodes()) {
+    ReencodeIn(get);
+    return nullptr;
+  }
   std::byte* payload = nullptr;
   if (get.chunk) payload = (*get.staging)[*get.chunk].data();
   if (get.loan.number != 0) payload = const_cast<std::byte*>(get.loan.payload.data());
@@ -373,6 +383,19 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
     done += count;
   }
   return payload != nullptr ? cache_.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
+}
+
+// From the form that the store has.
+void Loading::ReencodeIn(const Get& get) {
+  const size_t entry = get.entries.first;
+  const SlotId slot = get.job->slots[entry].front();
+  if (slot.is_none()) return;
+  const SlotClasses& classes = cache_.classes();
+  const std::span<std::byte> bytes = cache_.slots().HostBytes(slot);
+  FormError& error = get.job->errors[entry];
+  error = error.Then(Reencode(cache_.slots().ops(), {classes.store_layout(), get.beside.data()},
+                              classes.layout(), bytes.data()));
+  get.job->crcs[entry].front() = Crc32c(bytes);
 }
 
 // Blocks that were computed meanwhile have no slot. To a device they go one by one, through the one

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "cache/state/forms.h"
 
 namespace quire::cache {
 
@@ -25,11 +26,14 @@ void OutgoingRecord::Begin(const PerClass<SlotId>& slots, const FormError& error
     }
     crcs_.resize(sections_.size());
   }
+  error_ = error;
   std::vector<SlotSection> of_slot;
   for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
     if (slots[c].is_none()) continue;
     if (reachable) {
-      shapes.Cut(c, std::span<const std::byte>(cache_.slots().HostBytes(slots[c])), sections_);
+      const bool reencodes = cache_.classes().reencodes();
+      shapes.Cut(c, reencodes ? Reencoded(slots[c]) : cache_.slots().HostBytes(slots[c]),
+                 sections_);
       continue;
     }
     const auto [first, count] = shapes.sections(c);
@@ -43,11 +47,21 @@ void OutgoingRecord::Begin(const PerClass<SlotId>& slots, const FormError& error
     return;
   }
   if (shapes.has_error()) {
-    error_ = error;
     sections_.push_back(std::as_bytes(std::span(&error_, 1)));
   }
   static_cast<void>(cache_.slots().ops().Synchronize());
   for (const auto& bytes : sections_) crcs_.push_back(Crc32c(bytes));
+}
+
+// A ladder has one sealed class, in memory that the host can reach.
+std::span<const std::byte> OutgoingRecord::Reencoded(SlotId slot) {
+  const SlotClasses& classes = cache_.classes();
+  const std::span<const std::byte> bytes = cache_.slots().HostBytes(slot);
+  slot_crc_ = Crc32c(bytes);
+  reencoded_.resize(classes.store_layout().slot_bytes(0));
+  error_ = error_.Then(Reencode(cache_.slots().ops(), {classes.layout(), bytes.data()},
+                                classes.store_layout(), reencoded_.data()));
+  return reencoded_;
 }
 
 OutgoingRecord::~OutgoingRecord() {
@@ -66,6 +80,7 @@ Result<void> OutgoingRecord::Await() {
 }
 
 uint32_t OutgoingRecord::CrcOf(uint32_t slot_class) const {
+  if (cache_.classes().reencodes()) return slot_crc_;
   const auto [first, count] = cache_.shapes().sections(slot_class);
   return cache_.shapes().Join(slot_class, std::span(crcs_).subspan(first, count));
 }

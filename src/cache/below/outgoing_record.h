@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/wiped_vector.h"
 #include "cache/state/locked_state.h"
 #include "transfer/transfers.h"
 
@@ -15,7 +16,8 @@ namespace quire::cache {
 
 /// Bytes that the host can read are given to the store where they are. Others are copied to where
 /// the store will have them, if it has memory for them, else to the cache's staging memory, of
-/// which there is enough for kReadingMax at a time.
+/// which there is enough for kReadingMax at a time. Where a precision ladder has a step for stores
+/// the block is encoded anew.
 ///
 /// Threads:  one at a time; the caller holds the cache's reading_mutex while the host cannot read
 /// Lifetime: the slots, and what the identity points to, until it ends
@@ -39,10 +41,15 @@ class OutgoingRecord {
   void Write(transfer::Ends& ends, transfer::AtEnd at_end);
 
  private:
+  std::span<const std::byte> Reencoded(SlotId slot);
+
   LockedState& cache_;
   const tier::RecordIdentity identity_;
   const tier::RecordLayout& layout_;
   FormError error_{};  // of a precision ladder: a section
+  // Of a ladder with a step for stores: what this one is given, and the checksum of the slot.
+  WipedVector<std::byte> reencoded_{};
+  uint32_t slot_crc_ = 0;
   std::vector<std::span<const std::byte>> sections_;
   std::vector<uint32_t> crcs_;
   bool has_place_ = false;           // in the store's memory

@@ -66,7 +66,7 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   const auto layout_of = [&](bool open) {
     std::vector<tier::SectionSpec> sections;
     for (uint32_t group = 0; group < classes.group_count(); ++group) {
-      const auto& slots = open ? classes.open_layout() : classes.layout();
+      const auto& slots = open ? classes.open_layout() : classes.store_layout();
       const ArenaLayout arena = open ? ArenaLayout::kBlockMajor : options.layout;
       ranges[open ? classes.OpenClassOf(group) : group] =
           AddSections(slots, group, arena, sections);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "cache/below/test_store.h"
@@ -17,17 +18,17 @@ using ::testing::HasSubstr;
 constexpr float kAny = std::numeric_limits<float>::infinity();
 
 // int4 keeps the whole numbers of the pretended model only roughly, f16 as they are.
-NumericProfile LadderProfile() {
+NumericProfile LadderProfile(std::string_view ladder = "f16:int4") {
   NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
-  Must(SetLadder("f16:int4", profile));
+  Must(SetLadder(ladder, profile));
   return profile;
 }
 
 const Geometry kGeometry = Geometry::Uniform(2, 2, 16);
 
 struct LadderCache : TestCache {
-  explicit LadderCache(uint64_t slots, CacheOptions more = {})
-      : TestCache(slots, kGeometry, LadderProfile(), 0, std::move(more)) {}
+  explicit LadderCache(uint64_t slots, CacheOptions more = {}, std::string_view ladder = "f16:int4")
+      : TestCache(slots, kGeometry, LadderProfile(ladder), 0, std::move(more)) {}
 
   Plan Accept(std::span<const TokenId> prompt, float error_max = kAny) {
     return Must(cache->Acquire(
@@ -213,6 +214,75 @@ TEST_F(LadderTest, AStoreKeepsTheLowerPrecision) {
   EXPECT_EQ(test.Accept(prompt).approximate_tokens(), 0u);
 }
 
+/// As a FormError counts it.
+float ErrorOf(const TestCache& test, const Sequence& sequence, std::span<const TokenId> tokens) {
+  double largest = 0;
+  for (uint32_t layer = 0; layer < kGeometry.layer_count(); ++layer) {
+    for (const Stream& stream : kGeometry.groups[0].streams) {
+      std::vector<float> have(tokens.size() * stream.heads * stream.dim);
+      Must(sequence.Gather(layer, stream.role, 0, tokens.size(), have));
+      const auto want = FakeModel::HeadsFirst(test.model.Rows(tokens, 0, layer, stream), stream);
+      double noise = 0;
+      double signal = 0;
+      for (size_t i = 0; i < have.size(); ++i) {
+        noise += (have[i] - want[i]) * (have[i] - want[i]);
+        signal += want[i] * want[i];
+      }
+      largest = std::max(largest, std::sqrt(noise / signal));
+    }
+  }
+  return static_cast<float>(largest);
+}
+
+TEST_F(LadderTest, AStoreHasAStepOfItsOwn) {
+  constexpr std::string_view kSteps = "f16:int8:int4";
+  TestStore store;
+  const auto prompt = SomeTokens(300, 1);
+  const auto whole = std::span(prompt).first(288);
+  {
+    LadderCache test(120, {.clock = &store.clock, .store = store.store.get()}, kSteps);
+    test.Run(prompt).reset();
+    store.Turn();
+    EXPECT_EQ(test.cache->stats().stored_blocks, 18u);
+    EXPECT_LT(test.cache->stats().key_error_mean, 0.02);  // int8's
+  }
+  store.Restart();
+  LadderCache test(120, {.clock = &store.clock, .store = store.store.get()}, kSteps);
+  const auto load = [&](float error_max) {
+    Ticket ticket = Must(test.cache->Load(test.Accept(prompt, error_max), {}));
+    store.Turn();
+    return ticket.Take();
+  };
+  EXPECT_EQ(load(0.03f).reason(), MissReason::kApproximate);  // int8's error would do
+  Plan plan = load(kAny);
+  ASSERT_EQ(plan.resident_tokens(), 288u);
+  EXPECT_EQ(plan.approximate_tokens(), 288u);
+  const float bound = plan.approximate_error();
+  auto sequence = Must(test.cache->Open(std::move(plan), {}));
+  // All that a value went through counts.
+  const float error = ErrorOf(test, *sequence, whole);
+  EXPECT_GT(error, 0.03f);
+  EXPECT_LE(error, bound);
+  EXPECT_LT(bound, 1.5f * error);
+  EXPECT_EQ(test.cache->Verify().damaged, 0u);
+  // The store has it for good: what is evicted comes back with the same error.
+  sequence.reset();
+  while (test.cache->Evict(1000) > 0) {
+  }
+  Plan again = load(kAny);
+  ASSERT_EQ(again.resident_tokens(), 288u);
+  EXPECT_EQ(again.approximate_error(), bound);
+}
+
+TEST_F(LadderTest, OtherStepsAreAnotherIdentity) {
+  const Identity identity = SomeIdentity();
+  const auto root = [&](std::string_view ladder) {
+    return RootKey(identity, kGeometry, LadderProfile(ladder));
+  };
+  EXPECT_NE(root("f16:int8"), root("f16:int8:int4"));
+  EXPECT_NE(root("f16:int8:nf4"), root("f16:int8:int4"));
+}
+
 TEST_F(LadderTest, WhatCannotHaveOneIsRefusedByName) {
   CacheOptions options = {.geometry = kGeometry, .profile = LadderProfile(), .hot_bytes = 1 << 24};
   options.geometry.groups[0].kind = LayerKind::kWindow;
@@ -224,6 +294,11 @@ TEST_F(LadderTest, WhatCannotHaveOneIsRefusedByName) {
   options.profile = NumericProfile::Uniform(Codec::kF16);
   options.profile.residual_tokens = kPrecisionLadder;  // nothing is encoded
   EXPECT_FALSE(Cache::Create(options));
+  options.profile = NumericProfile::Uniform(Codec::kF16);
+  options.profile.store_codec = Codec::kInt4;
+  const auto alone = Cache::Create(options);
+  ASSERT_FALSE(alone);
+  EXPECT_THAT(alone.error().message, HasSubstr("store_codec is int4"));
 }
 
 // Whatever is demoted, evicted and computed anew meanwhile.

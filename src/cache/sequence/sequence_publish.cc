@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/bits.h"
-#include "cache/sequence/measure_error.h"
 #include "cache/sequence/sequence_impl.h"
+#include "cache/state/forms.h"
 
 namespace quire::cache {
 namespace {
@@ -139,8 +139,10 @@ std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
   if (!parent_held) return std::nullopt;
   const SlotClasses& classes = verbs_.cache.classes();
   if (classes.has_ladder()) {
-    const FormError own =
-        MeasureError(verbs_.cache, slots_.at(classes.OpenClassOf(0), i), block.slots[0]);
+    const Slots& slots = verbs_.cache.slots();
+    const SlotId written = slots_.at(classes.OpenClassOf(0), i);
+    const FormError own = MeasureError(slots.ops(), {classes.open_layout(), slots.data(written)},
+                                       {classes.layout(), slots.data(block.slots[0])});
     // What it was computed from has an error, too.
     block.error = {.key = std::max(own.key, approximate_error_),
                    .value = std::max(own.value, approximate_error_)};

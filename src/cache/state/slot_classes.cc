@@ -56,6 +56,20 @@ Result<void> CheckLadder(const CacheOptions& options, const codec::SlotLayout& l
   return {};
 }
 
+// What a store is given where a precision ladder has a step for it.
+Result<codec::SlotLayout> StoreLayout(const CacheOptions& options) {
+  NumericProfile profile = options.profile;
+  const Codec codec = *profile.store_codec;
+  if (!profile.has_ladder() || IsIdentity(codec)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("cache options: profile.store_codec is {}: it is the last step of a "
+                            "precision ladder (profile.residual_tokens), and encodes",
+                            CodecName(codec)));
+  }
+  for (CodecRule& rule : profile.codecs) rule.codec = codec;
+  return codec::SlotLayout::Create(options.geometry, profile, options.layout);
+}
+
 }  // namespace
 
 Result<SlotClasses> SlotClasses::Create(const CacheOptions& options) {
@@ -78,6 +92,9 @@ Result<SlotClasses> SlotClasses::Create(const CacheOptions& options) {
   }
   if (options.profile.has_ladder()) QUIRE_TRY(CheckLadder(options, layout));
   SlotClasses classes(std::move(layout), std::move(open_layout), options);
+  if (options.profile.store_codec) {
+    QUIRE_ASSIGN(classes.store_layout_, StoreLayout(options));
+  }
   if (auto holds = classes.CheckHoldsABlock(options.hot_bytes); !holds) {
     return Fail(holds.error().code,
                 "cache options: " + holds.error().message + "; raise hot_bytes");

@@ -37,6 +37,9 @@ class SlotClasses {
   const codec::SlotLayout& layout() const { return layout_; }
   /// Of open slots; the same where codecs store values as they are.
   const codec::SlotLayout& open_layout() const { return open_layout_ ? *open_layout_ : layout_; }
+  /// Of what a store is given; the sealed slots' but for a precision ladder with a step for it.
+  const codec::SlotLayout& store_layout() const { return store_layout_ ? *store_layout_ : layout_; }
+  bool reencodes() const { return store_layout_.has_value(); }
   /// Tells the layout where an arena of this class has its pieces, before the first use.
   void PlaceArena(uint32_t slot_class, uint64_t piece_stride_bytes) {
     if (slot_class < group_count()) layout_.PlaceArena(slot_class, piece_stride_bytes);
@@ -107,6 +110,7 @@ class SlotClasses {
 
   codec::SlotLayout layout_;
   std::optional<codec::SlotLayout> open_layout_;
+  std::optional<codec::SlotLayout> store_layout_{};
   uint32_t residual_tokens_ = 0;
   uint32_t residual_blocks_ = 0;
   PerClass<WindowReach> reaches_{};
