@@ -134,8 +134,8 @@ struct ReplayOptions {
   /// What the policy may remember; none: as in a cache of so many slots of 256 KiB or more.
   std::optional<uint64_t> history_bytes = {};
   /// A store below memory, and how many blocks it recycles at once; 0: none. All blocks of a prompt
-  /// are written at once, and what the store has behind a path's end in memory is a hit, too. With a
-  /// precision ladder: in the bytes of so many blocks of its first codec.
+  /// are written at once, and what the store has behind a path's end in memory is a hit, too. With
+  /// a precision ladder: in the bytes of so many blocks of its first codec.
   uint64_t store_blocks = 0;
   uint64_t segment_blocks = 64;
   /// A remote behind the store, which keeps everything; none: there is none. Machines share it,

@@ -251,6 +251,26 @@ TEST(ReplayHints, WhatIsHintedIsThereWhenItGoesOn) {
   EXPECT_EQ(Replay(input, 8, "lru", {.hint_share = 0.25}).hit_blocks, 2);
 }
 
+// Ten prompts, twice: more than memory and store have room for, each in the first codec.
+TEST(ReplayLadders, AStoreHasRoomForMoreInItsOwnStep) {
+  Trace trace;
+  for (uint64_t i = 0; i < 20; ++i) {
+    const uint64_t first = 4 * (i % 10);
+    trace.push_back({.block_ids = {first, first + 1, first + 2, first + 3}});
+  }
+  const ReplayInput input(trace);
+  const auto replay = [&](std::optional<ReplayLadder> ladder) {
+    return Replay(input, 5, "lru", {.store_blocks = 16, .segment_blocks = 4, .ladder = ladder});
+  };
+  EXPECT_EQ(replay({}).hit_blocks, 0u);
+  EXPECT_EQ(replay(ReplayLadder{.memory = 0.5, .store = 0.5}).hit_blocks, 0u);
+  const ReplayResult three = replay(ReplayLadder{.memory = 0.5, .store = 0.25});
+  EXPECT_EQ(three.hit_blocks, 40u);
+  EXPECT_EQ(three.store_hit_blocks, three.hit_blocks);
+  // What comes from the store has no form that is exact.
+  EXPECT_EQ(three.approximate_hit_blocks, three.hit_blocks);
+}
+
 // Four blocks in memory, two segments of four below; two machines, asked in turn.
 TEST(ReplayRemotes, WhatIsWrittenIsHitByTheOtherMachine) {
   const Trace trace = {{.block_ids = {1, 2, 3}},  // of the first machine

@@ -409,7 +409,7 @@ class Cache:
         hot_bytes: the hard budget, slots in use and their metadata.
         layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.
         codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).
-        ladder: "f16:int8" instead of these: blocks that grow cold stay in the second codec alone, and so they go to a store; see acquire (docs/ladder.md).
+        ladder: "f16:int8" instead of these: blocks that grow cold stay in the second codec alone, and so they go to a store, or in a third one: "f16:int8:int4"; see acquire (docs/ladder.md).
         block_tokens: a power of two from 16 to 256.
         store: where published blocks are kept below memory; a later process finds them.
         events, events_replay, events_topic: endpoints of ZeroMQ where the blocks that come and go are told while the cache lives, and the first frame of each message (docs/events.md).
