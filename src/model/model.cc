@@ -160,7 +160,13 @@ Result<void> Model::CheckCaches(std::span<const StepItem> items,
 Result<void> Model::Step(std::span<const StepItem> items, AttentionBackend& attention,
                          Executor& executor, const std::atomic<bool>* cancel) {
   QUIRE_TRY(CheckStage(items, {}));
-  return Compute(items, {}, attention, executor, cancel);
+  return Compute(*operators_, items, {}, attention, executor, cancel);
+}
+
+Result<void> Model::StepWith(Operators& operators, std::span<const StepItem> items,
+                             AttentionBackend& attention, Executor& executor) {
+  QUIRE_TRY(CheckStage(items, {}));
+  return Compute(operators, items, {}, attention, executor, /*cancel=*/nullptr);
 }
 
 Result<void> Model::StepStage(std::span<const StepItem> items, const StageRows& rows,
@@ -173,7 +179,7 @@ Result<void> Model::StepStage(std::span<const StepItem> items, const StageRows& 
                             "be observed; use a process that has the whole model",
                             i));
   }
-  return Compute(items, rows, attention, executor, /*cancel=*/nullptr);
+  return Compute(*operators_, items, rows, attention, executor, /*cancel=*/nullptr);
 }
 
 Result<void> Model::CheckStage(std::span<const StepItem> items, const StageRows& rows) const {
@@ -196,8 +202,8 @@ Result<void> Model::CheckStage(std::span<const StepItem> items, const StageRows&
   return {};
 }
 
-Result<void> Model::Compute(std::span<const StepItem> items, const StageRows& rows,
-                            AttentionBackend& attention, Executor& executor,
+Result<void> Model::Compute(Operators& operators, std::span<const StepItem> items,
+                            const StageRows& rows, AttentionBackend& attention, Executor& executor,
                             const std::atomic<bool>* cancel) {
   QUIRE_TRY(CheckItems(items));
   QUIRE_TRY(CheckCaches(items, attention));
@@ -205,7 +211,7 @@ Result<void> Model::Compute(std::span<const StepItem> items, const StageRows& ro
     for (const StepItem& item : items) {
       QUIRE_TRY(item.sequence->Reserve(item.sequence->length() + item.tokens.size()));
     }
-    return RunForward(forward(), items, *operators_, attention, executor, cancel, scratch_, rows);
+    return RunForward(forward(), items, operators, attention, executor, cancel, scratch_, rows);
   };
   if (Result<void> done = run(); !done) {
     for (const StepItem& item : items) {
@@ -232,7 +238,7 @@ Result<std::unique_ptr<StepAside>> Model::BeginAside(const StepItem& item,
   QUIRE_TRY(item.sequence->Reserve(item.sequence->length() + item.tokens.size()));
   std::unique_ptr<Operators> operators = std::move(spare_operators_);
   if (operators == nullptr) {
-    QUIRE_ASSIGN(operators, make_operators_(forward()));
+    QUIRE_ASSIGN(operators, MakeOperators());
   }
   std::unique_ptr<StepAside> step(new StepAside(*this, item, std::move(operators)));
   step->pass_.emplace(forward(), std::span(&step->item_, 1), *step->operators_, attention, executor,

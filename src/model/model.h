@@ -131,6 +131,13 @@ class Model {
   Result<void> StepStage(std::span<const StepItem> items, const StageRows& rows,
                          AttentionBackend& attention, Executor& executor);
 
+  /// Operators like the model's own, for StepWith.
+  /// Errors: kNoSpace no memory for them
+  Result<std::unique_ptr<Operators>> MakeOperators() const { return make_operators_(forward()); }
+  /// Step with operators of the caller's, which have the bits of the model's own.
+  Result<void> StepWith(Operators& operators, std::span<const StepItem> items,
+                        AttentionBackend& attention, Executor& executor);
+
   /// Whether BeginAside can be: passes are the processor's, and it has all layers.
   bool may_step_aside() const { return operators_->on_host() && layers_.is_whole(); }
   /// A step of one item that can be put aside; `item.logits` says whether any are wanted, and is
@@ -151,7 +158,7 @@ class Model {
             .compute = compute_,
             .arithmetic = arithmetic_};
   }
-  Result<void> Compute(std::span<const StepItem> items, const StageRows& rows,
+  Result<void> Compute(Operators& operators, std::span<const StepItem> items, const StageRows& rows,
                        AttentionBackend& attention, Executor& executor,
                        const std::atomic<bool>* cancel);
   Result<void> CheckStage(std::span<const StepItem> items, const StageRows& rows) const;

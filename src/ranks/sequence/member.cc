@@ -129,10 +129,18 @@ Result<void> Member::Reserve(const Command& command) {
   return {};
 }
 
+Result<void> Member::MakeOperators() {
+  if (operators_ != nullptr) return {};
+  QUIRE_ASSIGN(auto inner, components_.model.MakeOperators());
+  operators_ =
+      std::make_unique<SharedRows>(std::move(inner), components_.group, components_.model.config());
+  return {};
+}
+
 Result<void> Member::Step(const Command& command, std::span<float* const> logits) {
   std::vector<model::StepItem> items;
   std::span<const TokenId> tokens = command.tokens;
-  Result<void> reserved;
+  Result<void> ready = MakeOperators();
   for (size_t i = 0; i < command.items.size(); ++i) {
     const StepEntry& entry = command.items[i];
     ShareSequence& sequence = At(entry.sequence);
@@ -141,10 +149,10 @@ Result<void> Member::Step(const Command& command, std::span<float* const> logits
                      .logits = logits[i],
                      .all_logits = entry.logits == Wanted::kAll});
     tokens = tokens.subspan(entry.tokens);
-    if (reserved) reserved = sequence.Reserve(sequence.length() + entry.tokens);
+    if (ready) ready = sequence.Reserve(sequence.length() + entry.tokens);
   }
-  QUIRE_TRY(Agree(reserved, {}));
-  auto done = components_.model.Step(items, attention_, components_.executor);
+  QUIRE_TRY(Agree(ready, {}));
+  auto done = components_.model.StepWith(*operators_, items, attention_, components_.executor);
   if (!done) {
     done.error().message = OfRank(components_.group.rank(), done.error().message);
     return std::unexpected(components_.group.Fail(std::move(done).error()));

@@ -16,6 +16,7 @@
 #include "ranks/sequence/command.h"
 #include "ranks/sequence/rank_attention.h"
 #include "ranks/sequence/share_cache.h"
+#include "ranks/sequence/shared_rows.h"
 
 namespace quire::ranks::sequence {
 
@@ -76,11 +77,13 @@ class Member {
   /// Whether all ranks could do it: else the error of the first that could not, on every rank.
   /// Returns what each of them says.
   Result<std::vector<Opinion>> Agree(const Result<void>& done, const Opinion& opinion);
+  Result<void> MakeOperators();
   /// Ends the group where the digests differ.
   Result<void> CheckSame(std::span<const Opinion> opinions, std::string_view what);
 
   const Components components_;
   RankAttention attention_;
+  std::unique_ptr<SharedRows> operators_{};  // null: there was no step yet
   std::map<uint64_t, std::unique_ptr<ShareSequence>> sequences_;
   uint64_t steps_ = 0;
   WipedVector<TokenId> prompt_;  // of the last Acquire
