@@ -370,6 +370,77 @@ TEST(SequenceParallel, TrafficOfATokenIsOneStateForEachRankHeadAndLayer) {
   }
 }
 
+// Queries, K and V of a row go from its rank to all others, and the states of a row to its rank.
+TEST(SequenceParallel, TrafficOfAChunkIsWhatOtherRanksNeedOfEachRow) {
+  const model::ModelConfig config = model::SmallConfig();
+  constexpr uint64_t kRows = 512;
+  const auto tokens = model::SomeTokens(kRows, config.vocab, 1);
+  for (const uint32_t ranks : {2u, 4u, 8u}) {
+    auto machines = Machines(kF16, ranks);
+    uint64_t sent = 0;
+    ExpectAllWell(RunOn(machines, [&](LeaderCache& cache, Machine& machine) {
+      const auto sequence = Must(
+          cache.Open(Must(cache.Acquire({.identity = &machine.identity, .tokens = tokens})), {}));
+      std::vector<float> logits(config.vocab);
+      const StepItem item = {.sequence = sequence.get(), .tokens = tokens, .logits = logits.data()};
+      const uint64_t before = cache.traffic().sent_bytes;
+      Must(cache.Step({&item, 1}, *machine.attention, *machine.executor));
+      sent = cache.traffic().sent_bytes - before;
+    }));
+    const uint64_t row = config.query_dim() + 2 * config.kv_dim();
+    const uint64_t state = config.query_heads * (config.head_dim + 2);
+    const uint64_t least =
+        kRows / ranks * (ranks - 1) * (row + state) * sizeof(float) * config.layers;
+    // The tokens, and the row whose logits are wanted.
+    const uint64_t besides =
+        (ranks - 1) * (kRows * sizeof(TokenId) + config.hidden * sizeof(float) + 1024);
+    EXPECT_GE(sent, least) << ranks << " ranks";
+    EXPECT_LE(sent, least + besides) << ranks << " ranks";
+  }
+}
+
+// Rows of several sequences in one step lie on any of the ranks.
+TEST(SequenceParallel, AStepOfManySequencesIsSharedOutRowByRow) {
+  const uint32_t vocab = model::SmallConfig().vocab;
+  const std::vector<size_t> lengths = {300, 1, 90, 17};
+  std::vector<std::vector<TokenId>> texts;
+  for (const size_t length : lengths) {
+    texts.push_back(model::SomeTokens(length, vocab, static_cast<uint32_t>(texts.size())));
+  }
+  using Logits = std::vector<std::vector<float>>;
+  const auto compute = [&](Machine& machine, model::StepRunner& steps, const auto& open) {
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    std::vector<StepItem> items;
+    Logits logits(texts.size());
+    for (size_t i = 0; i < texts.size(); ++i) {
+      sequences.push_back(open(texts[i]));
+      logits[i].resize(texts[i].size() * vocab);
+      items.push_back({.sequence = sequences.back().get(),
+                       .tokens = texts[i],
+                       .logits = i == 3 ? nullptr : logits[i].data(),  // nothing is wanted
+                       .all_logits = i == 2});
+    }
+    Must(steps.Step(items, *machine.attention, *machine.executor));
+    return logits;
+  };
+  Machine one(kF16, LaneShare(0, 1));
+  OneProcess steps(one);
+  const Logits expected = compute(one, steps, [&](const std::vector<TokenId>& tokens) {
+    return Must(one.cache->Open(
+        Must(one.cache->Acquire({.identity = &one.identity, .tokens = tokens})), {}));
+  });
+  for (const uint32_t ranks : {2u, 4u, 8u, 16u}) {
+    auto machines = Machines(kF16, ranks);
+    ExpectAllWell(RunOn(machines, [&](LeaderCache& cache, Machine& machine) {
+      const Logits logits = compute(machine, cache, [&](const std::vector<TokenId>& tokens) {
+        return Must(
+            cache.Open(Must(cache.Acquire({.identity = &machine.identity, .tokens = tokens})), {}));
+      });
+      EXPECT_EQ(logits, expected) << ranks << " ranks";
+    }));
+  }
+}
+
 TEST(SequenceParallel, RanksThatDifferEndBeforeTheyCompute) {
   RunRanks(3, {}, [](Group& group) {
     Machine machine(kF16, LaneShare(0, 1));

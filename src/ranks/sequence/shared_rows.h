@@ -15,8 +15,8 @@
 namespace quire::ranks::sequence {
 
 /// Every rank makes the same calls. Of a pass with many rows each rank computes its own (RowShare),
-/// with the bits that they have on one rank; one all-gather a layer brings queries, K and V of all rows to
-/// all ranks, which attend to all of them, each over its own lanes (RankAttention).
+/// with the bits that they have on one rank; one all-gather a layer brings queries, K and V of all
+/// rows to all ranks, which attend to all of them, each over its own lanes (RankAttention).
 ///
 /// Errors:   where the group fails, the attention that follows, or Logits, says so
 /// Threads:  as Operators
