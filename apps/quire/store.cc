@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "apps/quire/command.h"
@@ -172,8 +173,13 @@ struct RotateFlags {
 
 Result<int> Rotate(const RotateFlags& flags) {
   QUIRE_ASSIGN(const auto files, MakeFiles());
+  std::optional<ProgressBar> bar;
+  tier::RotateOptions options = flags.keys;
+  if (options.rewrites) bar.emplace("writing records anew");
+  options.progress = [&](uint64_t done, uint64_t all) { bar->Update(done, all); };
   QUIRE_ASSIGN(const tier::RotateReport report,
-               tier::RotateKeys(*files, flags.directory, flags.keys, SystemClock()));
+               tier::RotateKeys(*files, flags.directory, options, SystemClock()));
+  bar.reset();
   QUIRE_TRY(serve::SessionStore::RotateKeys(*files, flags.directory + "/sessions", flags.keys.keys,
                                             flags.keys.new_keys, flags.keys.renews_data_keys));
   const nlohmann::ordered_json object = {{"rewrapped", report.rewrapped},
@@ -206,8 +212,11 @@ void AddRotate(Command& store) {
               .excludes = "--new-keys"});
   rotate.Add({.name = "--data-keys",
               .value = &flags->keys.renews_data_keys,
-              .help = "New data keys too, for what is written from now on; the old ones go with "
-                      "the last that they sealed"});
+              .help = "New data keys too, for what is written from now on; what the old ones "
+                      "sealed is written anew while the store is used, then they go"});
+  rotate.Add({.name = "--rewrite",
+              .value = &flags->keys.rewrites,
+              .help = "Write all that old data keys sealed anew at once, so that they go now"});
   rotate.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
   rotate.Run([flags] {
     const auto done = Rotate(*flags);

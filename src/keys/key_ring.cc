@@ -282,9 +282,12 @@ Result<void> KeyRing::Retire(const OwnerId& owner, uint64_t generation_min) {
   return Save();
 }
 
-bool KeyRing::HasOld(const OwnerId& owner) const {
+uint64_t KeyRing::OldUntil(const OwnerId& owner) const {
   const auto found = held_.find(owner);
-  return found != held_.end() && found->second.front().until != 0;
+  uint64_t until = 0;
+  if (found == held_.end()) return until;
+  for (const Held& held : found->second) until = std::max(until, held.until);
+  return until;
 }
 
 KeyTable KeyRing::Table() const {

@@ -88,7 +88,9 @@ class KeyRing {
   Result<void> Renew(const OwnerId& owner, uint64_t generation);
   /// Destroys an owner's old keys of which nothing is left in segments from this generation on.
   Result<void> Retire(const OwnerId& owner, uint64_t generation_min);
-  bool HasOld(const OwnerId& owner) const;
+  bool HasOld(const OwnerId& owner) const { return OldUntil(owner) != 0; }
+  /// The generation up to which old keys of an owner sealed something; 0: it has none.
+  uint64_t OldUntil(const OwnerId& owner) const;
 
   /// Another key of the caller's wraps everything from now on. The store's own wrapping key is a
   /// new one too, so the former key of the caller's opens nothing that is kept from now on.

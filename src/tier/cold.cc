@@ -14,7 +14,8 @@ ColdStore::ColdStore(std::unique_ptr<ColdState> state, FileId lock,
       writer_(*state_),
       reader_(*state_),
       eraser_(*state_, epochs),
-      remover_(*state_, writer_) {}
+      remover_(*state_, writer_),
+      renewer_(*state_, reader_, writer_) {}
 
 ColdStore::~ColdStore() {
   // The disk may still read from and write to the staging.
@@ -124,8 +125,10 @@ void ColdStore::Advance() {
       flushing_, [&](const Flushing& f) { return f.commit > writer_.commits_done(); });
   writer_.Tick(now_us, flush);
   for (const uint32_t failed : writer_.TakeFailed()) eraser_.WipeLeftovers(failed);
+  for (const ColdEntry& stale : writer_.TakeStale()) remover_.RemoveAt(stale);
   eraser_.Tick(now_us);
   remover_.Tick();
+  renewer_.Tick(now_us);
   WriteCatalogue();
   EndFlushes();
   Scrub(now_us);
@@ -251,13 +254,22 @@ uint64_t ColdStore::CloseSegment(const PublisherId& publisher) {
   return state_->generation;
 }
 
+// A segment that was closed is gone on with where a process ended before the catalogue knew of it.
+void ColdStore::Renew(const PublisherId& publisher, uint64_t generation) {
+  const auto active = state_->segments.ActiveOf(publisher);
+  if (active && state_->segments[*active].generation <= generation) writer_.Close(publisher);
+  renewer_.Renew(publisher, generation);
+}
+
 uint64_t ColdStore::OldestGenerationOf(const PublisherId& publisher) const {
   uint64_t oldest = ~uint64_t{0};
   for (uint32_t i = 0; i < state_->segments.size(); ++i) {
     const Segment& segment = state_->segments[i];
     const bool holds =
         segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
-    if (holds && segment.publisher == publisher) oldest = std::min(oldest, segment.generation);
+    const bool is_empty = segment.records == 0 && segment.reads == 0 && segment.writes == 0;
+    if (!holds || is_empty || segment.publisher != publisher) continue;
+    oldest = std::min(oldest, segment.generation);
   }
   return oldest;
 }

@@ -13,6 +13,7 @@
 #include "tier/catalogue.h"
 #include "tier/cold_eraser.h"
 #include "tier/cold_reader.h"
+#include "tier/cold_renewer.h"
 #include "tier/cold_state.h"
 #include "tier/cold_writer.h"
 #include "tier/store.h"
@@ -75,9 +76,10 @@ class ColdStore final : public Store {
   std::vector<PublisherId> publishers() const;
   /// What a publisher stores from now on is in segments of a higher generation than this.
   uint64_t CloseSegment(const PublisherId& publisher);
-  /// The lowest generation of segments that have something of a publisher; none: the highest
-  /// number.
+  /// The lowest generation of segments that have records of a publisher; none: the highest number.
   uint64_t OldestGenerationOf(const PublisherId& publisher) const;
+  /// What a publisher has in segments up to this generation is sealed anew in the background.
+  void Renew(const PublisherId& publisher, uint64_t generation);
 
  private:
   friend class ColdOpener;
@@ -113,6 +115,7 @@ class ColdStore final : public Store {
   ColdReader reader_;
   ColdEraser eraser_;
   ColdRemover remover_;
+  ColdRenewer renewer_;
   ColdRecovery recovery_;
   std::vector<Flushing> flushing_;
   uint64_t catalogue_commit_ = 0;  // commits that it has

@@ -210,6 +210,10 @@ void ColdRemover::Remove(const Digest& key, uint64_t tag) {
   waiting_.push_back({.key = PrefixOf(key), .tag = tag});
 }
 
+void ColdRemover::RemoveAt(const ColdEntry& entry) {
+  places_.push_back({.entry = entry, .generation = state_.segments[entry.segment].generation});
+}
+
 void ColdRemover::Tick() {
   if (!batch_.empty() && requests_ == 0) {
     if (!syncing_) SyncSegments();
@@ -233,10 +237,19 @@ void ColdRemover::StartBatch() {
     }
   }
   waiting_ = std::move(later);
+  std::erase_if(places_, [&](const Place& place) {
+    if (batch_.size() == kBatchMax) return false;
+    const Segment& segment = state_.segments[place.entry.segment];
+    const bool holds =
+        segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
+    // Else it was written anew meanwhile, or all of it is overwritten.
+    if (holds && segment.generation == place.generation) Overwrite(place.entry, std::nullopt);
+    return true;
+  });
 }
 
 // The record was durable before it was found, so nothing else is written to its place meanwhile.
-void ColdRemover::Overwrite(const ColdEntry& entry, uint64_t tag) {
+void ColdRemover::Overwrite(const ColdEntry& entry, std::optional<uint64_t> tag) {
   state_.index.Remove(entry.key, entry.segment, entry.page);
   state_.CountOut(entry);
   Segment& segment = state_.segments[entry.segment];
@@ -288,7 +301,9 @@ void ColdRemover::EndBatch() {
     if (removal.failed) {
       LogWarn("store {}: a removal could not be made durable", state_.options.directory);
     }
-    state_.End(removal.tag, removal.failed ? StoreOutcome::kIo : StoreOutcome::kOk);
+    if (removal.tag) {
+      state_.End(*removal.tag, removal.failed ? StoreOutcome::kIo : StoreOutcome::kOk);
+    }
   }
   syncing_ = false;
 }

@@ -79,11 +79,13 @@ class ColdRemover {
   ColdRemover(ColdState& state, const ColdWriter& writer);
 
   void Remove(const Digest& key, uint64_t tag);
+  /// Overwrites the header of a record that is counted there and not found there any more.
+  void RemoveAt(const ColdEntry& entry);
   void Tick();
   void OnIo(uint32_t number, const IoCompletion& completion);
 
   /// True when every removal ended.
-  bool idle() const { return waiting_.empty() && batch_.empty(); }
+  bool idle() const { return waiting_.empty() && places_.empty() && batch_.empty(); }
 
  private:
   static constexpr uint32_t kBatchMax = 64;  // headers that are overwritten at the same time
@@ -92,14 +94,18 @@ class ColdRemover {
     KeyPrefix key{};
     uint64_t tag = 0;
   };
+  struct Place {
+    ColdEntry entry{};
+    uint64_t generation = 0;  // of its segment
+  };
   struct Removal {
-    uint64_t tag = 0;
+    std::optional<uint64_t> tag{};  // none: nothing ends with it
     uint32_t segment = 0;
     bool failed = false;
   };
 
   void StartBatch();
-  void Overwrite(const ColdEntry& entry, uint64_t tag);
+  void Overwrite(const ColdEntry& entry, std::optional<uint64_t> tag);
   void SyncSegments();
   void EndBatch();
 
@@ -107,6 +113,7 @@ class ColdRemover {
   const ColdWriter& writer_;
   Staging pages_;  // [kBatchMax]
   std::vector<Waiting> waiting_;
+  std::vector<Place> places_;
   std::vector<Removal> batch_;  // being made durable
   uint32_t requests_ = 0;       // of the batch, in flight
   bool syncing_ = false;

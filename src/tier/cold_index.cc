@@ -83,6 +83,14 @@ struct ColdIndex::Tables {
     free = id;
   }
 
+  void Add(const ColdEntry& entry) {
+    const uint32_t id = Take();
+    SegmentList& list = ListOf(entry.segment);
+    entries[id] = entry;
+    entries[id].next = list.first;
+    list.first = id;
+    ids.insert(id);
+  }
   void Drop(uint32_t id) {
     uint32_t* link = &lists[entries[id].segment].first;
     while (*link != id) link = &entries[*link].next;
@@ -113,13 +121,22 @@ bool ColdIndex::Insert(const ColdEntry& entry) {
     if (!tables.lists[tables.entries[*found].segment].hidden) return false;
     tables.Drop(*found);  // what is hidden is in the way of nothing
   }
-  const uint32_t id = tables.Take();
-  Tables::SegmentList& list = tables.ListOf(entry.segment);
-  tables.entries[id] = entry;
-  tables.entries[id].next = list.first;
-  list.first = id;
-  tables.ids.insert(id);
+  tables.Add(entry);
   return true;
+}
+
+std::optional<ColdEntry> ColdIndex::Move(const ColdEntry& from, const ColdEntry& to) {
+  MutexLock lock(mutex_);
+  Tables& tables = *tables_;
+  const auto id = tables.Find(from.key);
+  if (!id) return std::nullopt;
+  const ColdEntry before = tables.entries[*id];
+  if (before.segment != from.segment || before.page != from.page) return std::nullopt;
+  tables.Drop(*id);
+  ColdEntry moved = to;
+  moved.used = before.used;
+  tables.Add(moved);
+  return before;
 }
 
 std::optional<ColdEntry> ColdIndex::Find(const KeyPrefix& key) const {

@@ -47,6 +47,9 @@ class ColdIndex {
   void Find(std::span<const Digest> keys, std::span<Presence> out) const;
   /// Sets the time of the last use; returns the record as it was. Nothing when it is not there.
   std::optional<ColdEntry> Touch(const KeyPrefix& key, uint32_t used);
+  /// A record that still lies there is now at another place, with the use that it has. Returns it
+  /// as it was; nothing when it does not lie there.
+  std::optional<ColdEntry> Move(const ColdEntry& from, const ColdEntry& to);
   /// Forgets a record if it still lies there.
   bool Remove(const KeyPrefix& key, uint32_t segment, uint32_t page);
   /// Forgets all records of a segment; their number.

@@ -456,7 +456,7 @@ class ColdOpener {
           gap.bytes);
       if (!written) LogWarn("store {}: {}", options_.directory, written.error().message);
     }
-    // The last one first: of two records of one key the older was damaged or removed.
+    // The last one first: of two records of one key the older was damaged, or written anew.
     for (const ColdEntry& entry : std::views::reverse(row.entries)) {
       if (state_->index.Insert(entry)) state_->CountIn(entry);
     }

@@ -84,12 +84,22 @@ void ColdReader::PlanPieces(Load& load) const {
 }
 
 void ColdReader::Scrub(const ColdEntry& entry) {
-  Load load = {.entry = entry, .ended = true, .scrub = true};
+  if (!ReadWhole(entry, nullptr)) return;
+  state_.stats.bytes_scrubbed += entry.pages * kRecordAlignment;
+}
+
+std::shared_ptr<ColdReader::Copied> ColdReader::Copy(const ColdEntry& entry) {
+  auto copy = std::make_shared<Copied>();
+  return ReadWhole(entry, copy) ? copy : nullptr;
+}
+
+// False: loads come first.
+bool ColdReader::ReadWhole(const ColdEntry& entry, std::shared_ptr<Copied> copy) {
+  Load load = {.entry = entry, .ended = true, .scrub = true, .copy = std::move(copy)};
   AddRun(load, entry.page * kRecordAlignment, entry.pages * kRecordAlignment);
-  if (load.pieces.size() > state_.read_staging.free_chunks()) return;  // loads come first
+  if (load.pieces.size() > state_.read_staging.free_chunks()) return false;
   ++state_.segments[entry.segment].reads;
   ++scrubs_;
-  state_.stats.bytes_scrubbed += entry.pages * kRecordAlignment;
   if (free_.empty()) {
     free_.push_back(static_cast<uint32_t>(loads_.size()));
     loads_.emplace_back();
@@ -98,6 +108,7 @@ void ColdReader::Scrub(const ColdEntry& entry) {
   free_.pop_back();
   loads_[number] = std::move(load);
   QUIRE_CHECK(Start(number));
+  return true;
 }
 
 void ColdReader::StartWaiting() {
@@ -158,6 +169,12 @@ void ColdReader::Finish(uint32_t number) {
     const bool served = !load.ended && state_.Serves(identity.publisher, identity.erase_epoch);
     if (miss == RecordMiss::kNone && served && !CopyOut(load)) miss = RecordMiss::kPayloadDamaged;
     if (miss != RecordMiss::kNone && IsDamage(load, miss)) state_.Quarantine(load.entry);
+    if (miss == RecordMiss::kNone && load.copy != nullptr) {
+      for (const Piece& piece : load.pieces) {
+        const auto bytes = BytesOf(piece);
+        load.copy->bytes.insert(load.copy->bytes.end(), bytes.begin(), bytes.end());
+      }
+    }
     if (!load.ended && miss != RecordMiss::kNone) End(load, StoreOutcome::kMiss, miss);
     if (!load.ended) {
       if (served) {
@@ -171,6 +188,7 @@ void ColdReader::Finish(uint32_t number) {
     for (const Piece& piece : load.pieces) state_.read_staging.Give(piece.chunk);
   }
   if (load.scrub) --scrubs_;
+  if (load.copy != nullptr) load.copy->is_done = true;
   --state_.segments[load.entry.segment].reads;
   loads_[number].reset();
   free_.push_back(number);

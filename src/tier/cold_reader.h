@@ -26,6 +26,13 @@ class ColdReader {
   /// Reads a record in the background and forgets it when it is damaged.
   void Scrub(const ColdEntry& entry);
   bool scrubbing() const { return scrubs_ > 0; }
+  /// A record as it lies on the disk, header first.
+  struct Copied {
+    bool is_done = false;
+    std::vector<std::byte> bytes{};  // none: it could not be read, or was damaged and is forgotten
+  };
+  /// The same, and copies it. Null: there is no staging for it just now.
+  std::shared_ptr<Copied> Copy(const ColdEntry& entry);
 
  private:
   struct Piece {          // of a load: bytes that are next to each other on disk and in memory
@@ -48,6 +55,7 @@ class ColdReader {
     bool started = false;
     bool ended = false;  // its completion was given: nothing of the caller may be touched
     bool scrub = false;
+    std::shared_ptr<Copied> copy{};  // of what is scrubbed; may be null
   };
   struct Read {
     uint32_t load = 0;
@@ -56,6 +64,7 @@ class ColdReader {
 
   std::optional<StoreCompletion> Refuse(const LoadRequest& request,
                                         std::optional<ColdEntry> entry) const;
+  bool ReadWhole(const ColdEntry& entry, std::shared_ptr<Copied> copy);
   void PlanPieces(Load& load) const;
   void AddRun(Load& load, uint64_t offset, uint64_t bytes) const;
   void StartWaiting();

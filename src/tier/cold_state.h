@@ -37,6 +37,8 @@ struct ColdOptions {
   uint32_t reads_max = 16;                      // requests for loads in flight
   uint64_t headers_bytes_max = uint64_t{16} << 20;  // of memory: of records read by section
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;   // 0: no scrubbing
+  // Of what an old data key sealed, to be sealed with the one of now; 0: it stays.
+  uint64_t renew_bytes_per_s = uint64_t{32} << 20;
   std::vector<PublisherLimits> limits{};
   uint64_t bytes_beside = 0;  // of the cap, for files of others: the keys of an encrypted store
 };

@@ -36,27 +36,44 @@ void ColdWriter::Put(const PutRequest& request) {
   }
   const auto segment = SegmentFor(request);
   if (!segment) return refuse(segment.error());
+  Pending& pending = AppendTo(*segment, request);
+  pending.entry.used = state_.uses.Use(request.identity.block_index);
+  pending.root = RootOf(request);
+  state_.stats.bytes_put += request.layout->record_bytes();
+}
 
-  const uint64_t offset = state_.segments[*segment].end;
+StoreOutcome ColdWriter::Rewrite(const PutRequest& request, const ColdEntry& from) {
+  if (const auto refused = RefuseEpoch(request.identity)) return *refused;
+  if (IsTooLarge(*request.layout)) return StoreOutcome::kTooLarge;
+  if (pending_.contains(from.key)) return StoreOutcome::kBusy;
+  const auto segment = SegmentFor(request);
+  if (!segment) return segment.error();
+  Pending& pending = AppendTo(*segment, request);
+  pending.root = RootOf(request);
+  pending.from = from;
+  return StoreOutcome::kOk;
+}
+
+ColdWriter::Pending& ColdWriter::AppendTo(uint32_t segment, const PutRequest& request) {
+  const uint64_t offset = state_.segments[segment].end;
   const uint64_t bytes = request.layout->record_bytes();
-  AppendRecord(*segment, request,
-               {.segment = *segment,
+  AppendRecord(segment, request,
+               {.segment = segment,
                 .offset = offset,
-                .generation = state_.segments[*segment].generation,
+                .generation = state_.segments[segment].generation,
                 .sequence = state_.sequence++});
   if (open_.records.empty()) open_.begin_us = state_.clock.NowMicros();
+  const KeyPrefix key = PrefixOf(request.identity.key);
   pending_[key];
   open_.records.push_back({.tag = request.tag,
                            .entry = {.key = key,
-                                     .segment = *segment,
+                                     .segment = segment,
                                      .page = static_cast<uint32_t>(offset / kRecordAlignment),
-                                     .pages = static_cast<uint32_t>(bytes / kRecordAlignment),
-                                     .used = state_.uses.Use(request.identity.block_index)},
+                                     .pages = static_cast<uint32_t>(bytes / kRecordAlignment)},
                            .publisher = request.identity.publisher,
-                           .erase_epoch = request.identity.erase_epoch,
-                           .root = RootOf(request)});
-  state_.stats.bytes_put += bytes;
+                           .erase_epoch = request.identity.erase_epoch});
   ++state_.stats.writes_pending;
+  return open_.records.back();
 }
 
 // The parent of a block's twins is the block, which was put before them.
@@ -69,7 +86,18 @@ std::optional<RecordRoot> ColdWriter::RootOf(const PutRequest& request) const {
 }
 
 std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) {
-  const RecordIdentity& identity = request.identity;
+  if (const auto refused = RefuseEpoch(request.identity)) return refused;
+  if (state_.index.Find(PrefixOf(request.identity.key))) return StoreOutcome::kPresent;
+  if (IsTooLarge(*request.layout)) return StoreOutcome::kTooLarge;
+  return std::nullopt;
+}
+
+bool ColdWriter::IsTooLarge(const RecordLayout& layout) const {
+  const uint64_t staging = state_.write_staging.chunks() * state_.write_staging.chunk_bytes();
+  return layout.record_bytes() > std::min(state_.segments.record_bytes_max(), staging);
+}
+
+std::optional<StoreOutcome> ColdWriter::RefuseEpoch(const RecordIdentity& identity) {
   if (!state_.Serves(identity.publisher, identity.erase_epoch)) {
     const bool old = identity.erase_epoch < state_.epochs.Of(identity.publisher);
     return old ? StoreOutcome::kErased : StoreOutcome::kUnknownEpoch;
@@ -80,10 +108,6 @@ std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) {
     if (!state_.KeepEpoch(identity.publisher)) return StoreOutcome::kNoSpace;
     return state_.epochs_failed ? StoreOutcome::kIo : StoreOutcome::kBusy;
   }
-  if (state_.index.Find(PrefixOf(identity.key))) return StoreOutcome::kPresent;
-  const uint64_t bytes = request.layout->record_bytes();
-  const uint64_t staging = state_.write_staging.chunks() * state_.write_staging.chunk_bytes();
-  if (bytes > state_.segments.record_bytes_max() || bytes > staging) return StoreOutcome::kTooLarge;
   return std::nullopt;
 }
 
@@ -430,8 +454,10 @@ void ColdWriter::EndCommit() {
   }
   for (const Pending& pending : commit.records) {
     StoreOutcome outcome = Enter(pending);
-    ++state_.stats.puts[static_cast<size_t>(outcome)];
-    state_.End(pending.tag, outcome);
+    if (!pending.from) {
+      ++state_.stats.puts[static_cast<size_t>(outcome)];
+      state_.End(pending.tag, outcome);
+    }
     if (outcome == StoreOutcome::kOk || Planted(Canary::kTellPresent)) {
       outcome = StoreOutcome::kPresent;
     }
@@ -457,15 +483,33 @@ void ColdWriter::EndCommit() {
 
 StoreOutcome ColdWriter::Enter(const Pending& pending) {
   Segment& segment = state_.segments[pending.entry.segment];
+  if (segment.failed && pending.from) ++rewrites_failed_;
   if (segment.failed) return StoreOutcome::kIo;
   if (!state_.Serves(pending.publisher, pending.erase_epoch)) return StoreOutcome::kErased;
   const ColdEntry& entry = pending.entry;
+  if (pending.from) return EnterRewritten(pending);
   if (!state_.index.Insert(entry)) return StoreOutcome::kPresent;
   state_.CountIn(entry);
   if (pending.root) state_.roots.Add(entry.segment, pending.publisher, *pending.root);
   segment.tail =
       std::max<uint64_t>(segment.tail, (uint64_t{entry.page} + entry.pages) * kRecordAlignment);
   return StoreOutcome::kOk;
+}
+
+// One that went from its former place meanwhile is not to be found after a restart either. Those
+// that put it again are to try once more.
+StoreOutcome ColdWriter::EnterRewritten(const Pending& pending) {
+  Segment& segment = state_.segments[pending.entry.segment];
+  ColdEntry entry = pending.entry;
+  const auto before = state_.index.Move(*pending.from, entry);
+  entry.used = before.value_or(*pending.from).used;
+  state_.CountIn(entry);
+  stale_.push_back(before.value_or(entry));
+  if (before && pending.root) state_.roots.Add(entry.segment, pending.publisher, *pending.root);
+  if (before) ++state_.stats.renewed;
+  segment.tail =
+      std::max<uint64_t>(segment.tail, (uint64_t{entry.page} + entry.pages) * kRecordAlignment);
+  return before ? StoreOutcome::kPresent : StoreOutcome::kBusy;
 }
 
 }  // namespace quire::tier

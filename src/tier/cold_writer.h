@@ -21,6 +21,14 @@ class ColdWriter {
   explicit ColdWriter(ColdState& state) : state_(state) {}
 
   void Put(const PutRequest& request);
+  /// Writes a record that is there already to another segment, where it is found when it is
+  /// durable; its former place is one of TakeStale() then. It has no completion.
+  ///
+  /// Needs: the segment of `from` is in use until the call returns
+  /// Returns kOk: it is under way; else why not
+  StoreOutcome Rewrite(const PutRequest& request, const ColdEntry& from);
+  /// Records whose rewriting the disk refused: they are where they were.
+  uint64_t rewrites_failed() const { return rewrites_failed_; }
   /// Goes on appending to a segment that a store left unfinished.
   void Resume(uint32_t segment);
   /// Ends the segment that a publisher is writing.
@@ -32,6 +40,9 @@ class ColdWriter {
   /// Segments in which commits failed since it was asked last: what lies behind their records is to
   /// be overwritten.
   std::vector<uint32_t> TakeFailed() { return std::exchange(failed_, {}); }
+  /// Places of records that are of no use any more, since it was asked last: their headers are to
+  /// be overwritten.
+  std::vector<ColdEntry> TakeStale() { return std::exchange(stale_, {}); }
 
   /// A record of this key was put and is not durable yet.
   bool IsWriting(const KeyPrefix& key) const { return pending_.contains(key); }
@@ -65,6 +76,7 @@ class ColdWriter {
     PublisherId publisher{};
     uint64_t erase_epoch = 0;
     std::optional<RecordRoot> root{};  // of a first block
+    std::optional<ColdEntry> from{};   // of one that is written anew
   };
   struct Commit {
     uint64_t begin_us = 0;  // when its first record was put
@@ -76,6 +88,9 @@ class ColdWriter {
 
   std::optional<RecordRoot> RootOf(const PutRequest& request) const;
   std::optional<StoreOutcome> Refuse(const PutRequest& request);
+  std::optional<StoreOutcome> RefuseEpoch(const RecordIdentity& identity);
+  bool IsTooLarge(const RecordLayout& layout) const;
+  Pending& AppendTo(uint32_t segment, const PutRequest& request);
   std::expected<uint32_t, StoreOutcome> SegmentFor(const PutRequest& request);
   std::expected<uint32_t, StoreOutcome> NewSegment(const PublisherId& publisher);
   bool MakeSegment(uint32_t number);
@@ -97,6 +112,7 @@ class ColdWriter {
   void SyncSegments();
   void EndCommit();
   StoreOutcome Enter(const Pending& pending);
+  StoreOutcome EnterRewritten(const Pending& pending);
 
   ColdState& state_;
   std::map<uint32_t, Stream> streams_;  // by segment
@@ -114,6 +130,8 @@ class ColdWriter {
   std::vector<uint32_t> crcs_;
   bool holds_back_ = false;       // what is full: some of it is not filled in yet
   std::vector<uint32_t> failed_;  // segments
+  std::vector<ColdEntry> stale_;
+  uint64_t rewrites_failed_ = 0;
 };
 
 }  // namespace quire::tier

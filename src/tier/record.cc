@@ -325,6 +325,12 @@ std::span<const StoredSection> StoredSections(std::span<const std::byte> header)
   return {reinterpret_cast<const StoredSection*>(table), fixed.section_count};
 }
 
+std::span<const TokenId> StoredTokens(std::span<const std::byte> header) {
+  StoredHeader fixed;
+  std::memcpy(&fixed, header.data(), sizeof(fixed));
+  return {reinterpret_cast<const TokenId*>(header.data() + sizeof(fixed)), fixed.token_count};
+}
+
 SectionChecker::SectionChecker(std::span<const StoredSection> sections, uint64_t payload_offset)
     : sections_(sections), position_(payload_offset) {
   while (checked_ < sections_.size() && sections_[checked_].offset < payload_offset) ++checked_;

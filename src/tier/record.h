@@ -165,6 +165,8 @@ RecordMiss MatchHeader(std::span<const std::byte> bytes, const RecordIdentity& i
 
 /// The section table of a header that InspectHeader or MatchHeader accepted; valid with the bytes.
 std::span<const StoredSection> StoredSections(std::span<const std::byte> header);
+/// Its tokens, likewise.
+std::span<const TokenId> StoredTokens(std::span<const std::byte> header);
 
 /// A header for a stretch of a segment that holds no record: `out` [kRecordAlignment].
 void EncodeVoid(const RecordLocation& location, uint64_t stretch_bytes, std::span<std::byte> out);

@@ -91,6 +91,31 @@ Result<SealedRecord> Disguise(const keys::KeyRing& keys, const RecordIdentity& i
   return sealed;
 }
 
+std::optional<SealedRecord> SealedRecordOf(std::span<const std::byte> bytes) {
+  const auto summary = InspectHeader(bytes);
+  if (!summary || summary->is_void || !summary->is_sealed) return std::nullopt;
+  if (summary->record_bytes() != bytes.size()) return std::nullopt;
+  std::vector<SectionSpec> sections;
+  for (const StoredSection& section : StoredSections(bytes)) {
+    if (section.bytes < kSectionSealBytes) return std::nullopt;
+    sections.push_back({.bytes = section.bytes});
+  }
+  auto layout = RecordLayout::Create(summary->token_count, std::move(sections));
+  if (!layout || layout->record_bytes() != bytes.size()) return std::nullopt;
+  const auto tokens = StoredTokens(bytes);
+  SealedRecord record = {.tokens = {tokens.begin(), tokens.end()}, .layout = *std::move(layout)};
+  record.identity = {.key = summary->key,
+                     .parent = summary->parent,
+                     .profile = summary->profile,
+                     .geometry = summary->geometry,
+                     .publisher = summary->publisher,
+                     .erase_epoch = summary->erase_epoch,
+                     .block_index = summary->block_index,
+                     .tokens = record.tokens,
+                     .is_sealed = true};
+  return record;
+}
+
 uint64_t SealedBytesMax(uint64_t record_bytes) { return record_bytes + SealMargin(record_bytes); }
 
 uint64_t UnsealedBytesMin(uint64_t sealed_bytes) {

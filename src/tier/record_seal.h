@@ -33,6 +33,9 @@ struct SealedRecord {
 Result<SealedRecord> Disguise(const keys::KeyRing& keys, const RecordIdentity& identity,
                               const RecordLayout& layout);
 
+/// The record whose header lies at the start of `bytes`, as Disguise named it. Nothing: none does.
+std::optional<SealedRecord> SealedRecordOf(std::span<const std::byte> bytes);
+
 /// Bytes of records of which the longest unsealed one has so many, at most.
 uint64_t SealedBytesMax(uint64_t record_bytes);
 /// The longest record that surely fits, sealed, where sealed ones may have so many bytes.

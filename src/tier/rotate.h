@@ -3,6 +3,7 @@
 #define QUIRE_TIER_ROTATE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "env/files.h"
@@ -16,6 +17,9 @@ struct RotateOptions {
   StoreKeys keys{};      // that open the store
   StoreKeys new_keys{};  // that wrap everything from now on; empty: those stay
   bool renews_data_keys = false;
+  // What an old data key sealed is written anew at once, and not while the store is used.
+  bool rewrites = false;
+  std::function<void(uint64_t, uint64_t)> progress = [](uint64_t, uint64_t) {};  // records, of all
 };
 
 struct RotateReport {
@@ -30,7 +34,8 @@ struct RotateReport {
 ///
 /// `files`: of no other store before.
 /// Errors: kInvalidArgument neither opens it, or nothing is to be done; kNotFound no store there;
-///         kBusy a process has it open; kNoSpace; kIo
+///         kBusy a process has it open; kNoSpace; kIo, also where records could not be written
+///         anew: their keys stay
 Result<RotateReport> RotateKeys(Files& files, const std::string& directory,
                                 const RotateOptions& options, const Clock& clock);
 

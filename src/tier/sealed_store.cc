@@ -1,5 +1,7 @@
 #include "tier/sealed_store.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +13,7 @@ namespace {
 constexpr uint64_t kSaveRetryUs = 1'000'000;
 constexpr uint64_t kRetireUs = 10'000'000;
 constexpr uint64_t kFinishWaitUs = 1000;
+constexpr uint64_t kStuckUs = 60'000'000;
 
 }  // namespace
 
@@ -184,11 +187,37 @@ Result<void> SealedStore::RenewKeys() {
   return {};
 }
 
-// What was written before a key was renewed is gone when its segments were written anew.
+bool SealedStore::HasOldKeys() const {
+  return std::ranges::any_of(keys_.owners(),
+                             [&](const PublisherId& name) { return keys_.HasOld(name); });
+}
+
+Result<void> SealedStore::FinishRenewal(const std::function<void(uint64_t, uint64_t)>& progress) {
+  const uint64_t total = Stats().records;
+  uint64_t done = 0;
+  uint64_t moved_us = clock_.NowMicros();
+  std::vector<StoreCompletion> ended;
+  for (RetireKeys(); HasOldKeys(); RetireKeys()) {
+    Tick(ended, kFinishWaitUs);
+    if (done != Stats().renewed) moved_us = clock_.NowMicros();
+    done = Stats().renewed;
+    progress(std::min(done, total), total);
+    if (clock_.NowMicros() < moved_us + kStuckUs) continue;
+    return Fail(ErrorCode::kIo,
+                fmt::format("store: {} records were sealed with a new key, and then it went on no "
+                            "more; the old keys stay until their segments are written anew",
+                            done));
+  }
+  return {};
+}
+
+// What an old key sealed is written anew in the background, and when nothing is left of it, the key
+// goes.
 void SealedStore::RetireKeys() {
   retire_us_ = clock_.NowMicros() + kRetireUs;
   for (const PublisherId& name : keys_.owners()) {
     if (!keys_.HasOld(name)) continue;
+    cold_->Renew(name, keys_.OldUntil(name));
     const auto retired = keys_.Retire(name, cold_->OldestGenerationOf(name));
     if (!retired) LogWarn("{}", retired.error().message);
   }

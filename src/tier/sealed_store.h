@@ -4,6 +4,7 @@
 #define QUIRE_TIER_SEALED_STORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -46,16 +47,21 @@ class SealedStore final : public Store {
   ColdStore& cold() { return *cold_; }
   keys::KeyRing& keys() { return keys_; }
 
-  /// A new data key for each owner. What was written before keeps its key until its segments are
-  /// written anew: then that key goes.
+  /// A new data key for each owner. What was written before is sealed anew in the background, or
+  /// goes with its segment: then its key goes.
   ///
   /// Errors: kNoSpace, kIo
   Result<void> RenewKeys();
+  /// Returns when all old keys have gone. `progress`: told the records done, of how many.
+  ///
+  /// Errors: kIo it does not go on
+  Result<void> FinishRenewal(const std::function<void(uint64_t, uint64_t)>& progress);
 
  private:
   explicit SealedStore(std::unique_ptr<ColdStore> cold, const Clock& clock);
   void FinishErasures();
   void RetireKeys();
+  bool HasOldKeys() const;
   Result<void> Destroy(const PublisherId& name);
 
   const std::unique_ptr<ColdStore> cold_;

@@ -483,6 +483,7 @@ TEST_F(SealedStoreTest, ARotationThatACrashCutsOffAnywhereLeavesOneOfTheKeys) {
 }
 
 TEST_F(SealedStoreTest, AnOldDataKeyGoesWhenNothingOfItIsLeft) {
+  options_.renew_bytes_per_s = 0;
   Open();
   PutAll(0, 10, "anna");
   EXPECT_EQ(Flush(), kOk);

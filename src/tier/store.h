@@ -143,6 +143,7 @@ struct StoreStats {
   uint64_t bytes_scrubbed = 0;  //
   uint64_t evicted = 0;         // records that went because their segment was written anew
   uint64_t damaged = 0;         // records found to be damaged, and forgotten
+  uint64_t renewed = 0;         // records that were sealed with a newer key
   uint64_t in_flight = 0;       // requests of the disk
   uint64_t in_flight_max = 0;   // most there have been
   uint64_t writes_pending = 0;  // records that are not durable yet

@@ -133,6 +133,21 @@ def test_rotation(tmp_path):
     assert nothing.exit_code != 0 and "nothing to rotate" in nothing.stderr
 
 
+def test_old_data_keys_go_when_all_was_written_anew(tmp_path):
+    keys, store = key_file(tmp_path / "key"), tmp_path / "store"
+    first = answer("--store", store, "--keys", keys)
+    told = store_command("rotate", store, "--keys", keys, "--data-keys")
+    assert (told["keys"], told["old_keys"]) == (2, 1)
+    records = store_command("stat", store)["records"]
+    told = store_command("rotate", store, "--keys", keys, "--rewrite")
+    assert told == {"rewrapped": False, "renewed": 0, "keys": 1, "old_keys": 0}
+    assert store_command("stat", store)["records"] == records
+    verified = quire_cli.run("store", "verify", store, "--json")
+    assert verified.exit_code == 0, verified.describe()
+    again = answer("--store", store, "--keys", keys, "--load", "always")
+    assert again["reused_tokens"] > 0 and again["logits_digest"] == first["logits_digest"]
+
+
 def test_a_kill_in_the_middle_of_a_rotation_leaves_one_of_the_keys(tmp_path):
     keys = [key_file(tmp_path / f"key{i}", seed=i) for i in range(KILLS + 1)]
     store = tmp_path / "store"
