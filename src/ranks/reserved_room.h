@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "base/bits.h"
 #include "quire/cache.h"
@@ -40,11 +41,22 @@ class ReservedRoom {
     tokens_ = tokens;
     return {};
   }
+  /// What to ask for before it is needed: with `tokens` nearly all of it is used up.
+  std::optional<uint64_t> AskAhead(uint64_t tokens) const {
+    if (tokens + kAheadTokens <= tokens_) return std::nullopt;
+    const uint64_t ahead = std::min(RoundUp(tokens_ + 1, piece_tokens_), tokens_max_);
+    return ahead > tokens_ ? std::optional(ahead) : std::nullopt;
+  }
+  /// All ranks have room for so many.
+  void Have(uint64_t tokens) { tokens_ = std::max(tokens_, tokens); }
+  bool Has(uint64_t tokens) const { return tokens <= tokens_; }
   /// What was reserved may be gone.
   void Forget() { tokens_ = 0; }
 
  private:
   static constexpr uint64_t kPieceBlocks = 4;
+  // An answer takes as long as a few steps, each of which makes the sequence longer by a token.
+  static constexpr uint64_t kAheadTokens = 8;
 
   uint64_t tokens_;
   uint64_t tokens_max_;

@@ -34,7 +34,8 @@ class StateTest : public testing::Test {
                                  .clock = clock_,
                                  .mailbox = *mailbox_,
                                  .keeper = *keeper_,
-                                 .options = options});
+                                 .options = options,
+                                 .stages = stages_});
   }
   ~StateTest() override { End(); }
   void End() {
@@ -111,6 +112,7 @@ class StateTest : public testing::Test {
 
   ManualClock clock_;
   std::optional<cache::TestCache> test_;
+  uint32_t stages_ = 1;  // of the state that Make makes
   std::optional<Mailbox> mailbox_;
   std::optional<SessionKeeper> keeper_;
   std::optional<Retainer> retainer_;

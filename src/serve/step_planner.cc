@@ -16,6 +16,10 @@ namespace {
 
 // A chunk is shared out in so many pieces.
 constexpr uint32_t kPiecesOfAChunk = 8;
+// What is to be read is divided into so many steps for each stage of a model, but not into smaller
+// ones than these: those are bound by reading the weights.
+constexpr uint32_t kStepsOfAStage = 8;
+constexpr uint64_t kStepTokensMin = 64;
 
 }  // namespace
 
@@ -76,7 +80,7 @@ std::vector<BatchEntry> StepPlanner::Choose() const {
   }
   // Each request that generates waits for the whole step, so the chunk is a small one then.
   const uint32_t tokens = entries.empty() ? chunk_.tokens() : state_.options.chunk_tokens_min;
-  DivideChunk(prompts, tokens, state_);
+  DivideChunk(prompts, TokensForStages(prompts, tokens), state_);
   for (BatchEntry& entry : prompts) {
     const StreamedContext* const streamed = entry.task->sequence().streamed();
     if (streamed != nullptr) entry.tokens = std::min<uint64_t>(entry.tokens, streamed->rows_max());
@@ -91,6 +95,18 @@ uint64_t StepPlanner::DecodesOfAStep() const {
   const auto generates = [](const Task* task) { return task->text().generated_tokens() > 0; };
   const auto count = std::ranges::count_if(state_.tasks.running(), generates);
   return std::max<uint64_t>(1, DivUp<uint64_t>(static_cast<uint64_t>(count), state_.stages));
+}
+
+// While the first step is in the first stage, and the last one in the last, the others have nothing
+// to do: the shorter these are the better.
+uint64_t StepPlanner::TokensForStages(std::span<const BatchEntry> prompts, uint64_t tokens) const {
+  if (state_.stages == 1) return tokens;
+  uint64_t left = 0;
+  for (const BatchEntry& entry : prompts) {
+    left += entry.task->text().goal() - entry.task->position();
+  }
+  const uint64_t share = DivUp(left, uint64_t{kStepsOfAStage} * state_.stages);
+  return std::min(tokens, std::max(share, kStepTokensMin));
 }
 
 bool StepPlanner::Reserve(BatchEntry& entry) {

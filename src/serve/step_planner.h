@@ -41,6 +41,7 @@ class StepPlanner {
  private:
   std::vector<BatchEntry> Choose() const;
   uint64_t DecodesOfAStep() const;
+  uint64_t TokensForStages(std::span<const BatchEntry> prompts, uint64_t tokens) const;
 
   EngineState& state_;
   Waiting& waiting_;

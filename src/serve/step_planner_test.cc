@@ -133,6 +133,26 @@ TEST_F(StepPlannerTest, ChunksAreSmallWhileAnybodyGenerates) {
   EXPECT_TRUE(entries_[1].decoded);
 }
 
+// Each stage has some of what is to be read, in steps that shrink as less is left of it.
+TEST_F(StepPlannerTest, StagesShareWhatIsToBeRead) {
+  stages_ = 2;
+  Make(400, {.chunk_tokens_min = 512, .chunk_tokens_max = 512});
+  Run(2000);
+  Run(800);
+  EXPECT_EQ(Plan(), (Given{175}));  // 2,800 tokens in 16 steps: the shorter prompt first
+  stages_ = 4;
+  Make(400, {.chunk_tokens_min = 512, .chunk_tokens_max = 512});
+  Run(4000);
+  EXPECT_EQ(Plan(), (Given{125}));
+  // Neither below what keeps a stage busy, nor above a chunk.
+  Make(400, {.chunk_tokens_min = 512, .chunk_tokens_max = 512});
+  Run(300);
+  EXPECT_EQ(Plan(), (Given{64}));
+  Make(400, {.chunk_tokens_min = 32, .chunk_tokens_max = 32});
+  Run(3000);
+  EXPECT_EQ(Plan(), (Given{32}));
+}
+
 TEST_F(StepPlannerTest, WhoStandsStillTakesNoPart) {
   Make(64, {.chunk_tokens_min = 16, .chunk_tokens_max = 16});
   Task& slow = Run(100);

@@ -76,7 +76,7 @@ Result<void> Leader::Begin(std::span<const model::StepItem> items) {
 Result<void> Leader::Finish() {
   while (ended_.empty()) {
     QUIRE_ASSIGN(Message message, AwaitNext());
-    if (message.command == Command::kStep) ended_.push_back(std::move(message));
+    Keep(std::move(message));
   }
   const Message step = std::move(ended_.front());
   ended_.pop_front();
@@ -103,11 +103,35 @@ Result<Message> Leader::Call(Message message) {
   while (true) {
     QUIRE_ASSIGN(Message back, AwaitNext());
     if (back.number == number) return back;
-    if (back.command == Command::kStep) ended_.push_back(std::move(back));
+    Keep(std::move(back));
   }
 }
 
 Result<void> Leader::Tell(Message message) { return Send(message, {}); }
+
+Result<uint64_t> Leader::Ask(Message message, std::function<void(const Message&)> answered) {
+  QUIRE_TRY(Send(message, {}));
+  asked_.emplace(message.number, std::move(answered));
+  return message.number;
+}
+
+Result<void> Leader::Await(uint64_t number) {
+  while (asked_.contains(number)) {
+    QUIRE_ASSIGN(Message back, AwaitNext());
+    Keep(std::move(back));
+  }
+  return {};
+}
+
+// What came back and is not waited for.
+void Leader::Keep(Message back) {
+  if (back.command == Command::kStep) {
+    ended_.push_back(std::move(back));
+    return;
+  }
+  const auto asked = asked_.extract(back.number);
+  if (!asked.empty()) asked.mapped()(back);
+}
 
 // What it says of itself comes first: the state before it, and its number.
 Result<void> Leader::Send(Message& message, std::span<const uint64_t> lengths) {

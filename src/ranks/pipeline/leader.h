@@ -11,6 +11,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -64,6 +66,13 @@ class Leader final : public model::StepFlow {
   Result<Message> Call(Message message);
   /// Tells all ranks, and does not wait.
   Result<void> Tell(Message message);
+  /// The same; `answered` is called with what they add, in a later call of this object. Returns the
+  /// number of the message.
+  Result<uint64_t> Ask(Message message, std::function<void(const Message&)> answered);
+  /// Waits until what was asked is answered.
+  Result<void> Await(uint64_t number);
+  /// Nothing is called for it any more.
+  void Forget(uint64_t number) { asked_.erase(number); }
   const StageSetup& setup() const { return setup_; }
 
  private:
@@ -79,6 +88,7 @@ class Leader final : public model::StepFlow {
 
   Result<void> Send(Message& message, std::span<const uint64_t> lengths);
   Result<Message> AwaitNext();
+  void Keep(Message back);
   std::unexpected<Error> Break(ErrorCode code, std::string_view why);
 
   const Components components_;
@@ -89,6 +99,7 @@ class Leader final : public model::StepFlow {
   std::deque<Sent> sent_;                    // that have not come back, oldest first
   std::deque<std::vector<Output>> outputs_;  // of steps that were not finished
   std::deque<Message> ended_;                // steps that came back, oldest first
+  std::map<uint64_t, std::function<void(const Message&)>> asked_;  // by number: not answered yet
   bool stopped_ = false;
 };
 

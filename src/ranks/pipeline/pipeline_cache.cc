@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "cache/verbs/admit.h"
@@ -31,18 +32,38 @@ void BlameLeast(MissReason reason, Plan& plan) {
 }  // namespace
 
 PipelineSequence::~PipelineSequence() {
+  if (asked_) leader_.Forget(*asked_);
   static_cast<void>(leader_.Tell({.command = Command::kEnd, .sequence = number_}));
 }
 
 Result<void> PipelineSequence::Reserve(uint64_t tokens) {
-  return room_.Grow(tokens, [this](uint64_t asked) -> Result<void> {
+  if (asked_ && !room_.Has(tokens)) QUIRE_TRY(leader_.Await(*asked_));
+  const auto ask = [this](uint64_t asked) -> Result<void> {
     QUIRE_TRY(own_->Reserve(asked));
     QUIRE_ASSIGN(
         const Message all,
         leader_.Call({.command = Command::kReserve, .sequence = number_, .position = asked}));
     if (all.error) return std::unexpected(*all.error);
     return {};
-  });
+  };
+  QUIRE_TRY(room_.Grow(tokens, ask));
+  ReserveAhead(tokens);
+  return {};
+}
+
+// What one rank has not is asked for when it is needed.
+void PipelineSequence::ReserveAhead(uint64_t tokens) {
+  const auto ahead = room_.AskAhead(tokens);
+  if (asked_ || !ahead || *ahead == refused_) return;
+  refused_ = *ahead;
+  if (!own_->Reserve(*ahead)) return;
+  const auto asked =
+      leader_.Ask({.command = Command::kReserve, .sequence = number_, .position = *ahead},
+                  [this, tokens = *ahead](const Message& all) {
+                    asked_.reset();
+                    if (!all.error) room_.Have(tokens);
+                  });
+  if (asked) asked_ = *asked;
 }
 
 Result<void> PipelineSequence::Rollback(uint64_t position) {
@@ -52,6 +73,7 @@ Result<void> PipelineSequence::Rollback(uint64_t position) {
 
 // The others' are gone too: the next use of it is refused by the first of them.
 void PipelineSequence::Reset() {
+  if (asked_) leader_.Forget(*std::exchange(asked_, std::nullopt));
   own_->Reset();
   room_.Forget();
   static_cast<void>(leader_.Tell({.command = Command::kEnd, .sequence = number_}));
@@ -119,6 +141,7 @@ Result<std::unique_ptr<Sequence>> PipelineCache::Open(Plan plan, const SequenceO
       std::move(own), number, ReservedRoom(inner().options(), ReservedBy(options, prompt_tokens)),
       leader_);
   if (all.error) return std::unexpected(*all.error);  // those that opened it end it
+  sequence->ReserveAhead(prompt_tokens);
   return sequence;
 }
 

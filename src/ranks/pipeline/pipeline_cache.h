@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,9 @@ class PipelineSequence final : public Sequence {
   uint64_t cursor(uint32_t layer) const override { return own_->cursor(layer); }
   SequenceStats stats() const override { return own_->stats(); }
   Result<void> Reserve(uint64_t tokens) override;
+  /// Asks all ranks for room behind so many tokens, where it will be needed soon: an answer takes
+  /// as long as the steps that are under way.
+  void ReserveAhead(uint64_t tokens);
   Result<void> Append(uint32_t layer, const LayerRows& rows) override {
     return own_->Append(layer, rows);
   }
@@ -68,6 +72,8 @@ class PipelineSequence final : public Sequence {
   const uint64_t number_;
   ReservedRoom room_;
   Leader& leader_;
+  std::optional<uint64_t> asked_{};  // the message that asks for more room, until it is answered
+  uint64_t refused_ = 0;             // tokens for which not all ranks had room ahead
 };
 
 /// Finds what all ranks have, and opens sequences on all of them or on none. What a rank's store

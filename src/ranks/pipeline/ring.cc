@@ -9,7 +9,7 @@ namespace quire::ranks::pipeline {
 namespace {
 
 // Between two looks at what has come, and where no message has come or gone for so long.
-constexpr uint64_t kLookUs = 100;
+constexpr uint64_t kLookUs = 300;
 constexpr uint64_t kIdleLookUs = 1000;
 constexpr uint64_t kIdleUs = 1'000'000;
 // Lengths that are no lengths: the rank is there; it has said all.
