@@ -13,6 +13,7 @@ namespace {
 constexpr uint64_t kSaveRetryUs = 1'000'000;
 constexpr uint64_t kRetireUs = 10'000'000;
 constexpr uint64_t kFinishWaitUs = 1000;
+constexpr uint64_t kFinishLookUs = 100'000;
 constexpr uint64_t kStuckUs = 60'000'000;
 
 }  // namespace
@@ -197,8 +198,9 @@ Result<void> SealedStore::FinishRenewal(const std::function<void(uint64_t, uint6
   uint64_t done = 0;
   uint64_t moved_us = clock_.NowMicros();
   std::vector<StoreCompletion> ended;
-  for (RetireKeys(); HasOldKeys(); RetireKeys()) {
+  for (RetireKeys(); HasOldKeys();) {
     Tick(ended, kFinishWaitUs);
+    retire_us_ = std::min(retire_us_, clock_.NowMicros() + kFinishLookUs);
     if (done != Stats().renewed) moved_us = clock_.NowMicros();
     done = Stats().renewed;
     progress(std::min(done, total), total);

@@ -19,9 +19,11 @@ struct FormError {
   /// At most, of what is made of this form with that error of its own: values are off by what they
   /// were off before, and by a share of what they are now.
   FormError Then(const FormError& next) const {
-    return {.key = key + next.key * (1.0f + key), .value = value + next.value * (1.0f + value)};
+    return FormError{.key = key + next.key * (1.0f + key),
+                     .value = value + next.value * (1.0f + value)}
+        .Checked();
   }
-  /// As it was read from a store: what is no error is infinite, which no request accepts.
+  /// As it was read from a store, say: what is no error is infinite, which no request accepts.
   FormError Checked() const {
     const auto checked = [](float error) {
       const bool is_error = std::isfinite(error) && error >= 0.0f;

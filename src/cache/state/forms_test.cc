@@ -106,6 +106,7 @@ TEST(FormsTest, NoErrorIsAcceptedOfWhatIsNotFinite) {
   EXPECT_TRUE(std::isfinite(error.key));
   EXPECT_EQ(error.value, infinite);
   EXPECT_EQ(FormError{}.Then(error).value, infinite);
+  EXPECT_EQ(error.Then({}).value, infinite);
 }
 
 }  // namespace
