@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-using Bytes = std::vector<std::byte>;
+using Packet = std::vector<std::byte>;
 
 class UnixSocketTest : public testing::Test {
  protected:
@@ -48,13 +48,13 @@ class UnixSocketTest : public testing::Test {
 
 TEST_F(UnixSocketTest, PacketsArriveWholeAndInOrder) {
   Connect();
-  Bytes into(100);
+  Packet into(100);
   EXPECT_FALSE(*server_.Receive(into));
   EXPECT_FALSE(server_.AwaitPacket(0));
-  for (const size_t bytes : {1, 100, 7}) ASSERT_TRUE(*client_.Send(Bytes(bytes, std::byte{5})));
+  for (const size_t bytes : {1, 100, 7}) ASSERT_TRUE(*client_.Send(Packet(bytes, std::byte{5})));
   EXPECT_TRUE(server_.AwaitPacket(1'000'000));
   for (const size_t bytes : {1, 100, 7}) EXPECT_EQ((*server_.Receive(into))->bytes, bytes);
-  ASSERT_TRUE(*client_.Send(Bytes(101)));
+  ASSERT_TRUE(*client_.Send(Packet(101)));
   EXPECT_EQ(server_.Receive(into).error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(server_.peer().pid, ::getpid());
   EXPECT_EQ(server_.peer().uid, ::getuid());
@@ -62,14 +62,14 @@ TEST_F(UnixSocketTest, PacketsArriveWholeAndInOrder) {
 
 TEST_F(UnixSocketTest, ASocketThatIsFullSaysSoAndOneThatIsGoneFails) {
   Connect();
-  const Bytes packet(1000);
+  const Packet packet(1000);
   Result<bool> sent = true;
   while ((sent = client_.Send(packet)) && *sent) {
   }
   EXPECT_TRUE(sent);
   server_ = UnixSocket(Descriptor());
   EXPECT_EQ(client_.Send(packet).error().code, ErrorCode::kIo);
-  Bytes into(1000);
+  Packet into(1000);
   EXPECT_EQ((*client_.Receive(into))->bytes, 0);
 }
 
@@ -77,8 +77,8 @@ TEST_F(UnixSocketTest, MemoryComesWithAPacket) {
   Connect();
   auto made = SharedMemory::Create(10'000);
   ASSERT_TRUE(made) << made.error().message;
-  ASSERT_TRUE(*server_.Send(Bytes(1), made->descriptor()));
-  Bytes into(1);
+  ASSERT_TRUE(*server_.Send(Packet(1), made->descriptor()));
+  Packet into(1);
   auto packet = client_.Receive(into);
   ASSERT_TRUE(packet && *packet);
   const int descriptor = (*packet)->descriptor.get();

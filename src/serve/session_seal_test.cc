@@ -18,7 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-using Text = std::vector<TokenId>;
+using TokenList = std::vector<TokenId>;
 
 class SealedSessionsTest : public testing::Test {
  protected:
@@ -52,7 +52,7 @@ class SealedSessionsTest : public testing::Test {
     }
     return outcome;
   }
-  Result<void> Write(const std::string& name, const std::string& tenant, const Text& text) {
+  Result<void> Write(const std::string& name, const std::string& tenant, const TokenList& text) {
     return Settled([&](OnSettled settled) {
       store_->Write({.head = {.name = name, .tenant = tenant}, .text = text}, std::move(settled));
     });
@@ -97,7 +97,7 @@ class SealedSessionsTest : public testing::Test {
 
 TEST_F(SealedSessionsTest, GoOnAfterARestartAndSayNothingOnTheDisk) {
   Open();
-  Text text(1000);
+  TokenList text(1000);
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<TokenId>(1'000'003 * i);
   ASSERT_TRUE(Write("holiday", "alice", text));
   ASSERT_TRUE(Write("empty", "alice", {}));
@@ -108,8 +108,8 @@ TEST_F(SealedSessionsTest, GoOnAfterARestartAndSayNothingOnTheDisk) {
   for (const bool restarted : {false, true}) {
     if (restarted) Open();
     EXPECT_EQ(Read("holiday")->text, text);
-    EXPECT_EQ(Read("empty")->text, Text());
-    EXPECT_EQ(Read("tax")->text, (Text{5, 6, 7}));
+    EXPECT_EQ(Read("empty")->text, TokenList());
+    EXPECT_EQ(Read("tax")->text, (TokenList{5, 6, 7}));
   }
   EXPECT_THAT(Found(), ElementsAre("empty", "holiday", "tax"));
   for (const char* word : {"holiday", "tax", "alice", "bertram"}) EXPECT_FALSE(OnDisk(word));
@@ -180,7 +180,7 @@ TEST_F(SealedSessionsTest, WhatWasErasedCannotBeOpenedAgain) {
   EXPECT_FALSE(Read("a"));
   EXPECT_EQ(SessionFiles().size(), 1);  // it goes again
   ASSERT_TRUE(Write("a", "alice", {7}));
-  EXPECT_EQ(Read("a")->text, Text{7});
+  EXPECT_EQ(Read("a")->text, TokenList{7});
 }
 
 TEST_F(SealedSessionsTest, OtherKeysComeWithTheNextTurnAndTheOldOnesGo) {
@@ -195,16 +195,16 @@ TEST_F(SealedSessionsTest, OtherKeysComeWithTheNextTurnAndTheOldOnesGo) {
   EXPECT_EQ(keys(), 2);
   EXPECT_THAT(Refusal(Key(7)), HasSubstr("is not the key"));
   Open(Key(8));
-  EXPECT_EQ(Read("a")->text, (Text{1, 2, 3}));
+  EXPECT_EQ(Read("a")->text, (TokenList{1, 2, 3}));
   ASSERT_TRUE(Write("a", "alice", {1, 2, 3, 4}));
   Open(Key(8));
-  EXPECT_EQ(Read("b")->text, Text{4});
+  EXPECT_EQ(Read("b")->text, TokenList{4});
   EXPECT_EQ(keys(), 2);
   ASSERT_TRUE(Write("b", "alice", {4, 5}));
   Open(Key(8));
   EXPECT_EQ(keys(), 1);
-  EXPECT_EQ(Read("a")->text, (Text{1, 2, 3, 4}));
-  EXPECT_EQ(Read("b")->text, (Text{4, 5}));
+  EXPECT_EQ(Read("a")->text, (TokenList{1, 2, 3, 4}));
+  EXPECT_EQ(Read("b")->text, (TokenList{4, 5}));
   // Asked again it goes on, and other keys than these are refused.
   store_.reset();
   EXPECT_TRUE(SessionStore::RotateKeys(files_, "sessions", Key(7), Key(8), false));
@@ -236,7 +236,7 @@ TEST_F(SealedSessionsTest, AnErasureThatACrashCutsOffTakesAllOrIsNotBegun) {
     EXPECT_TRUE(found == std::vector<std::string>{"c"} ||
                 (!removed && found == (std::vector<std::string>{"a", "b", "c"})))
         << "stop " << stop << ", " << found.size();
-    EXPECT_EQ(Read("c")->text, (Text{4, 5, 6}));
+    EXPECT_EQ(Read("c")->text, (TokenList{4, 5, 6}));
   }
 }
 
