@@ -180,7 +180,7 @@ Result<void> ColdStore::WriteStale() {
                                        .sealed = sealed,
                                        .clean = sealed && segment.LeftoverEnd() == segment.end,
                                        .roots = state_->roots.OfSegment(i),
-                                       .entries = state_->index.EntriesOf(i)})
+                                       .entries = remover_.EntriesOf(i)})
                     : catalogue_->Drop(i));
     dropped |= !holds;
   }

@@ -214,6 +214,18 @@ void ColdRemover::RemoveAt(const ColdEntry& entry) {
   places_.push_back({.entry = entry, .generation = state_.segments[entry.segment].generation});
 }
 
+std::vector<ColdEntry> ColdRemover::EntriesOf(uint32_t segment) const {
+  std::vector<ColdEntry> entries = state_.index.EntriesOf(segment);
+  for (const Place& place : places_) {
+    if (place.entry.segment == segment) entries.push_back(place.entry);
+  }
+  for (const Removal& removal : batch_) {
+    if (!removal.tag && removal.entry.segment == segment) entries.push_back(removal.entry);
+  }
+  std::ranges::sort(entries, {}, &ColdEntry::page);
+  return entries;
+}
+
 void ColdRemover::Tick() {
   if (!batch_.empty() && requests_ == 0) {
     if (!syncing_) SyncSegments();
@@ -223,29 +235,37 @@ void ColdRemover::Tick() {
 }
 
 void ColdRemover::StartBatch() {
-  std::vector<Waiting> later;
-  for (const Waiting& removal : waiting_) {
-    if (batch_.size() == kBatchMax || writer_.IsWriting(removal.key)) {
-      later.push_back(removal);
-      continue;
-    }
-    const auto entry = state_.index.Find(removal.key);
-    if (entry) {
-      Overwrite(*entry, removal.tag);
-    } else {
-      state_.End(removal.tag, StoreOutcome::kAbsent);
-    }
-  }
-  waiting_ = std::move(later);
-  std::erase_if(places_, [&](const Place& place) {
-    if (batch_.size() == kBatchMax) return false;
-    const Segment& segment = state_.segments[place.entry.segment];
-    const bool holds =
-        segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
-    // Else it was written anew meanwhile, or all of it is overwritten.
-    if (holds && segment.generation == place.generation) Overwrite(place.entry, std::nullopt);
-    return true;
+  std::erase_if(waiting_, [this](const Waiting& removal) { return Remove(removal); });
+  // A load that began before the record left its place ends first.
+  std::erase_if(places_, [this](const Place& place) {
+    return state_.segments[place.entry.segment].reads == 0 && OverwriteAt(place);
   });
+}
+
+// Also at places that it has left, or it would be found there after a restart. False: later.
+bool ColdRemover::Remove(const Waiting& removal) {
+  if (writer_.IsWriting(removal.key)) return false;
+  std::erase_if(places_, [&](const Place& place) {
+    return place.entry.key == removal.key && OverwriteAt(place);
+  });
+  if (batch_.size() == kBatchMax) return false;
+  const auto entry = state_.index.Find(removal.key);
+  if (entry) {
+    Overwrite(*entry, removal.tag);
+  } else {
+    state_.End(removal.tag, StoreOutcome::kAbsent);
+  }
+  return true;
+}
+
+// Unless its segment was written anew meanwhile, or is overwritten as a whole. False: later.
+bool ColdRemover::OverwriteAt(const Place& place) {
+  if (batch_.size() == kBatchMax) return false;
+  const Segment& segment = state_.segments[place.entry.segment];
+  const bool holds =
+      segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
+  if (holds && segment.generation == place.generation) Overwrite(place.entry, std::nullopt);
+  return true;
 }
 
 // The record was durable before it was found, so nothing else is written to its place meanwhile.
@@ -257,7 +277,7 @@ void ColdRemover::Overwrite(const ColdEntry& entry, std::optional<uint64_t> tag)
   // The segment is in use until the batch ends.
   ++segment.writes;
   const auto number = static_cast<uint32_t>(batch_.size());
-  batch_.push_back({.tag = tag, .segment = entry.segment});
+  batch_.push_back({.tag = tag, .entry = entry});
   const uint64_t offset = entry.page * kRecordAlignment;
   EncodeVoid({.segment = entry.segment, .offset = offset, .generation = segment.generation},
              entry.pages * kRecordAlignment, pages_[number]);
@@ -274,7 +294,7 @@ void ColdRemover::Overwrite(const ColdEntry& entry, std::optional<uint64_t> tag)
 void ColdRemover::SyncSegments() {
   syncing_ = true;
   std::set<uint32_t> segments;
-  for (const Removal& removal : batch_) segments.insert(removal.segment);
+  for (const Removal& removal : batch_) segments.insert(removal.entry.segment);
   for (const uint32_t number : segments) {
     ++requests_;
     state_.Submit(IoOwner::kRemover, number,
@@ -290,12 +310,12 @@ void ColdRemover::OnIo(uint32_t number, const IoCompletion& completion) {
     return;
   }
   if (!completion.error) return;
-  for (Removal& removal : batch_) removal.failed |= removal.segment == number;
+  for (Removal& removal : batch_) removal.failed |= removal.entry.segment == number;
 }
 
 void ColdRemover::EndBatch() {
   for (const Removal& removal : std::exchange(batch_, {})) {
-    Segment& segment = state_.segments[removal.segment];
+    Segment& segment = state_.segments[removal.entry.segment];
     --segment.writes;
     segment.catalogue_stale = true;
     if (removal.failed) {

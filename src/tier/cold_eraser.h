@@ -79,13 +79,18 @@ class ColdRemover {
   ColdRemover(ColdState& state, const ColdWriter& writer);
 
   void Remove(const Digest& key, uint64_t tag);
-  /// Overwrites the header of a record that is counted there and not found there any more.
+  /// Overwrites the header of a record that is counted there and not found there any more, when no
+  /// load reads that segment.
   void RemoveAt(const ColdEntry& entry);
   void Tick();
   void OnIo(uint32_t number, const IoCompletion& completion);
+  /// The records of a segment, those with it whose headers RemoveAt has not overwritten for good: a
+  /// catalogue must name them, so that a start finds which of two records is the older one.
+  std::vector<ColdEntry> EntriesOf(uint32_t segment) const;
 
-  /// True when every removal ended.
-  bool idle() const { return waiting_.empty() && places_.empty() && batch_.empty(); }
+  /// True when every removal ended. Places that records have left may still have their headers:
+  /// opening takes the newer of two records.
+  bool idle() const { return waiting_.empty() && batch_.empty(); }
 
  private:
   static constexpr uint32_t kBatchMax = 64;  // headers that are overwritten at the same time
@@ -100,11 +105,13 @@ class ColdRemover {
   };
   struct Removal {
     std::optional<uint64_t> tag{};  // none: nothing ends with it
-    uint32_t segment = 0;
+    ColdEntry entry{};
     bool failed = false;
   };
 
   void StartBatch();
+  bool Remove(const Waiting& removal);
+  bool OverwriteAt(const Place& place);
   void Overwrite(const ColdEntry& entry, std::optional<uint64_t> tag);
   void SyncSegments();
   void EndBatch();

@@ -449,16 +449,22 @@ class ColdOpener {
     state_->stored.insert(row.publisher);
     segment.generation = row.generation;
     segment.tail = segment.end = row.tail;
+    // The last one first: of two records of one key the older was damaged, or written anew. It must
+    // not come back when the newer one has gone.
+    for (const ColdEntry& entry : std::views::reverse(row.entries)) {
+      if (state_->index.Insert(entry)) {
+        state_->CountIn(entry);
+      } else {
+        found.gaps.push_back(
+            {.offset = entry.page * kRecordAlignment, .bytes = entry.pages * kRecordAlignment});
+      }
+    }
     for (const Gap& gap : found.gaps) {  // said so once, it is not looked at again
       const auto written = WriteVoid(
           files_, segment.file,
           {.segment = found.number, .offset = gap.offset, .generation = found.row.generation},
           gap.bytes);
       if (!written) LogWarn("store {}: {}", options_.directory, written.error().message);
-    }
-    // The last one first: of two records of one key the older was damaged, or written anew.
-    for (const ColdEntry& entry : std::views::reverse(row.entries)) {
-      if (state_->index.Insert(entry)) state_->CountIn(entry);
     }
     if (state_->Serves(row.publisher, row.erase_epoch)) return;
     if (state_->epochs_damaged) {

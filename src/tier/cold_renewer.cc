@@ -61,6 +61,7 @@ void ColdRenewer::StartReading(uint64_t now_us) {
   entries_.pop_back();
   const auto still = state_.index.Find(entry_.key);
   if (!still || still->segment != entry_.segment || still->page != entry_.page) return;
+  if (writer_.IsWriting(entry_.key)) return;  // it is on its way already
   copied_ = reader_.Copy(entry_);
   if (copied_ == nullptr) {
     entries_.push_back(entry_);
@@ -73,7 +74,10 @@ void ColdRenewer::StartReading(uint64_t now_us) {
 
 bool ColdRenewer::Write(uint64_t now_us) {
   const auto record = SealedRecordOf(copied_->bytes);
-  if (!record) return true;
+  if (!record) {
+    state_.Quarantine(entry_);
+    return true;
+  }
   const RecordIdentity& identity = record->identity;
   // Its owner was erased meanwhile.
   if (!state_.Serves(identity.publisher, identity.erase_epoch)) return true;
@@ -95,7 +99,7 @@ bool ColdRenewer::Write(uint64_t now_us) {
   }
   const StoreOutcome outcome = writer_.Rewrite(
       {.identity = identity, .layout = &record->layout, .sections = sections}, entry_);
-  if (outcome == StoreOutcome::kOk) return true;
+  if (outcome == StoreOutcome::kOk || outcome == StoreOutcome::kAbsent) return true;
   due_us_ = now_us + (outcome == StoreOutcome::kBusy ? kBusyWaitUs : kFullWaitUs);
   return outcome != StoreOutcome::kBusy;
 }

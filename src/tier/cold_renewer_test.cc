@@ -1,7 +1,6 @@
 // What an old data key sealed is written anew while the store is used, and then the key goes.
 #include "tier/cold_renewer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,6 +35,15 @@ class ColdRenewerTest : public StoreTest<SealedStore> {
     PutAll(100, 12, "anna");
     EXPECT_EQ(Flush(), kOk);
   }
+  /// The same on another machine, and all of it has old keys.
+  void BeginAnew(uint64_t seed, uint64_t latency_us_max) {
+    store_.reset();
+    files_ = std::make_unique<FaultyFiles>(
+        FaultyFilesOptions{.seed = seed, .latency_us_max = latency_us_max}, clock_);
+    Open();
+    Fill();
+    ASSERT_TRUE(store_->RenewKeys());
+  }
   std::vector<const TestRecord*> All() {
     std::vector<const TestRecord*> all;
     for (uint64_t i = 0; i < 12; ++i) {
@@ -43,6 +51,12 @@ class ColdRenewerTest : public StoreTest<SealedStore> {
       all.push_back(&Record(100 + i, "anna"));
     }
     return all;
+  }
+  void ForgetCatalogue() {
+    for (const std::string& path : files_->Paths()) {
+      if (path.find(kCatalogueName) == std::string::npos) continue;
+      EXPECT_TRUE(files_->Remove(path));
+    }
   }
   uint64_t OldKeys() const { return store_->keys().keys() - store_->keys().owners().size(); }
   /// One turn of the driver, a millisecond long if there was nothing to do.
@@ -88,6 +102,24 @@ TEST_F(ColdRenewerTest, EveryRecordIsThereAllTheTime) {
   EXPECT_EQ(store_->Stats().renewed, 0u);
 }
 
+// Loads wait for each other, and their records leave the places where they will be read.
+TEST_F(ColdRenewerTest, ALoadThatWaitsIsServed) {
+  options_.reads_max = 1;
+  options_.commit_interval_us = 1000;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    BeginAnew(700 + seed, 3000);
+    for (uint64_t i = 0; i < 3 * seed; ++i) Turn();
+    const auto all = All();
+    for (size_t i = 0; i < all.size(); ++i) Get(*all[i], i);
+    for (const auto& [tag, ended] : Wait(all.size())) {
+      EXPECT_EQ(ended.outcome, kOk) << "seed " << seed << ", record " << tag;
+      EXPECT_TRUE(Same(*all[tag], tag));
+    }
+    Renew();
+    EXPECT_EQ(OldKeys(), 0u);
+  }
+}
+
 // The rows of the catalogue are those of before, or of after, or there are none.
 TEST_F(ColdRenewerTest, ACrashAnywhereLosesNothing) {
   SetLogLevel(LogLevel::kError);
@@ -95,22 +127,14 @@ TEST_F(ColdRenewerTest, ACrashAnywhereLosesNothing) {
     bool was_stopped = true;
     for (uint64_t stop = 1; was_stopped; stop += 1 + stop / 8) {
       SCOPED_TRACE(testing::Message() << (power ? "power, " : "kill, ") << stop);
-      store_.reset();
-      files_ = std::make_unique<FaultyFiles>(
-          FaultyFilesOptions{.seed = 300 + stop, .latency_us_max = 100}, clock_);
-      Open();
-      Fill();
-      ASSERT_TRUE(store_->RenewKeys());
+      BeginAnew(300 + stop, 100);
       files_->StopAfter(stop);
       Renew();
       was_stopped = files_->stopped();
       Crash(power);
       if (stop % 3 == 0) {
         store_.reset();
-        for (const std::string& path : files_->Paths()) {
-          if (path.find("catalogue") == std::string::npos) continue;
-          ASSERT_TRUE(files_->Remove(path));
-        }
+        ForgetCatalogue();
         Open();
       }
       for (const TestRecord* record : All()) ASSERT_EQ(Load(*record).outcome, kOk);
@@ -120,7 +144,9 @@ TEST_F(ColdRenewerTest, ACrashAnywhereLosesNothing) {
       // What is removed does not come back from the place that it had before.
       store_->Remove(Record(3).identity().key, 9);
       EXPECT_EQ(WaitOne().outcome, kOk);
-      Reopen();
+      store_.reset();
+      ForgetCatalogue();
+      Open();
       for (const TestRecord* record : All()) {
         const bool is_removed = record == &Record(3);
         ASSERT_EQ(Load(*record).outcome, is_removed ? kAbsent : kOk);
@@ -132,12 +158,7 @@ TEST_F(ColdRenewerTest, ACrashAnywhereLosesNothing) {
 TEST_F(ColdRenewerTest, WhatGoesMeanwhileStaysAway) {
   for (uint64_t turns = 0; turns < 60; turns += 7) {
     SCOPED_TRACE(turns);
-    store_.reset();
-    files_ = std::make_unique<FaultyFiles>(
-        FaultyFilesOptions{.seed = 500 + turns, .latency_us_max = 2000}, clock_);
-    Open();
-    Fill();
-    ASSERT_TRUE(store_->RenewKeys());
+    BeginAnew(500 + turns, 2000);
     for (uint64_t i = 0; i < turns; ++i) Turn();
     store_->Erase(PublisherOf("anna"), 1, 8);
     EXPECT_EQ(WaitOne().outcome, kOk);

@@ -45,10 +45,13 @@ void ColdWriter::Put(const PutRequest& request) {
 StoreOutcome ColdWriter::Rewrite(const PutRequest& request, const ColdEntry& from) {
   if (const auto refused = RefuseEpoch(request.identity)) return *refused;
   if (IsTooLarge(*request.layout)) return StoreOutcome::kTooLarge;
-  if (pending_.contains(from.key)) return StoreOutcome::kBusy;
+  if (IsWriting(from.key)) return StoreOutcome::kBusy;
+  const auto now = state_.index.Find(from.key);
+  if (!now || now->segment != from.segment || now->page != from.page) return StoreOutcome::kAbsent;
   const auto segment = SegmentFor(request);
   if (!segment) return segment.error();
   Pending& pending = AppendTo(*segment, request);
+  pending.entry.used = now->used;
   pending.root = RootOf(request);
   pending.from = from;
   return StoreOutcome::kOk;
@@ -486,30 +489,20 @@ StoreOutcome ColdWriter::Enter(const Pending& pending) {
   if (segment.failed && pending.from) ++rewrites_failed_;
   if (segment.failed) return StoreOutcome::kIo;
   if (!state_.Serves(pending.publisher, pending.erase_epoch)) return StoreOutcome::kErased;
-  const ColdEntry& entry = pending.entry;
-  if (pending.from) return EnterRewritten(pending);
-  if (!state_.index.Insert(entry)) return StoreOutcome::kPresent;
+  ColdEntry entry = pending.entry;
+  const auto before = pending.from ? state_.index.Move(*pending.from, entry) : std::nullopt;
+  if (before) {
+    entry.used = before->used;
+    stale_.push_back(*before);
+    ++state_.stats.renewed;
+  } else if (!state_.index.Insert(entry)) {
+    return StoreOutcome::kPresent;
+  }
   state_.CountIn(entry);
   if (pending.root) state_.roots.Add(entry.segment, pending.publisher, *pending.root);
   segment.tail =
       std::max<uint64_t>(segment.tail, (uint64_t{entry.page} + entry.pages) * kRecordAlignment);
   return StoreOutcome::kOk;
-}
-
-// One that went from its former place meanwhile is not to be found after a restart either. Those
-// that put it again are to try once more.
-StoreOutcome ColdWriter::EnterRewritten(const Pending& pending) {
-  Segment& segment = state_.segments[pending.entry.segment];
-  ColdEntry entry = pending.entry;
-  const auto before = state_.index.Move(*pending.from, entry);
-  entry.used = before.value_or(*pending.from).used;
-  state_.CountIn(entry);
-  stale_.push_back(before.value_or(entry));
-  if (before && pending.root) state_.roots.Add(entry.segment, pending.publisher, *pending.root);
-  if (before) ++state_.stats.renewed;
-  segment.tail =
-      std::max<uint64_t>(segment.tail, (uint64_t{entry.page} + entry.pages) * kRecordAlignment);
-  return before ? StoreOutcome::kPresent : StoreOutcome::kBusy;
 }
 
 }  // namespace quire::tier

@@ -112,7 +112,6 @@ class ColdWriter {
   void SyncSegments();
   void EndCommit();
   StoreOutcome Enter(const Pending& pending);
-  StoreOutcome EnterRewritten(const Pending& pending);
 
   ColdState& state_;
   std::map<uint32_t, Stream> streams_;  // by segment
