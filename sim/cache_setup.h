@@ -57,12 +57,13 @@ inline bool CanMeet(const CacheOptions& options) {
   return groups.size() == 1 && groups[0].window_tokens == 0 && options.profile.residual_tokens == 0;
 }
 
-/// A precision ladder for some seeds, where one is possible; else empty.
+/// The precision ladder of some seeds; of the others empty.
 inline std::string_view LadderOf(uint64_t seed) {
   if (seed % 13 != 8) return {};
   return seed % 2 == 0 ? "f16:int4" : "f16:int8:int4";
 }
 
+/// Whether a precision ladder is possible.
 inline bool CanHaveLadder(const CacheOptions& options) {
   const std::vector<LayerGroup>& groups = options.geometry.groups;
   return groups.size() == 1 && groups[0].window_tokens == 0 &&

@@ -68,9 +68,9 @@ struct CodecRule {
 };
 
 /// As NumericProfile::residual_tokens: a precision ladder. Rows read every block open that has an
-/// open form. Under pressure published blocks lose that form and stay in the sealed one, and so
-/// they go to a store; requests find them only where they accept approximate blocks
-/// (AcquireRequest::approximate_error_max).
+/// open form. Under pressure published blocks lose that form and stay in the sealed one, and so, or
+/// in NumericProfile::store_codec, they go to a store; requests find them only where they accept
+/// approximate blocks (AcquireRequest::approximate_error_max).
 inline constexpr uint32_t kPrecisionLadder = UINT32_MAX;
 
 /// The part of identity that says how numbers are made. Same profile, same bits.

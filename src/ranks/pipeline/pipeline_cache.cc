@@ -54,8 +54,8 @@ Result<void> PipelineSequence::Reserve(uint64_t tokens) {
 // What one rank has not is asked for when it is needed.
 void PipelineSequence::ReserveAhead(uint64_t tokens) {
   const auto ahead = room_.AskAhead(tokens);
-  if (asked_ || !ahead || *ahead == refused_) return;
-  refused_ = *ahead;
+  if (!grows_ || asked_ || !ahead || *ahead == ahead_tokens_) return;
+  ahead_tokens_ = *ahead;
   if (!own_->Reserve(*ahead)) return;
   const auto asked =
       leader_.Ask({.command = Command::kReserve, .sequence = number_, .position = *ahead},
@@ -137,9 +137,10 @@ Result<std::unique_ptr<Sequence>> PipelineCache::Open(Plan plan, const SequenceO
                      .tokens_most = found,
                      .options = options};
   QUIRE_ASSIGN(const Message all, leader_.Call(std::move(message)));
+  // What reserves more than its prompt says how long it will be.
   auto sequence = std::make_unique<PipelineSequence>(
       std::move(own), number, ReservedRoom(inner().options(), ReservedBy(options, prompt_tokens)),
-      leader_);
+      /*grows=*/options.reserve_tokens <= prompt_tokens, leader_);
   if (all.error) return std::unexpected(*all.error);  // those that opened it end it
   sequence->ReserveAhead(prompt_tokens);
   return sequence;

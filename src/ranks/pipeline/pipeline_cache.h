@@ -22,10 +22,10 @@ namespace quire::ranks::pipeline {
 /// it has room where all of them do, and ends with it.
 class PipelineSequence final : public Sequence {
  public:
-  /// `room`: what all ranks have for it.
+  /// `room`: what all ranks have for it; `grows`: it will need more.
   PipelineSequence(std::unique_ptr<Sequence> own, uint64_t number, const ReservedRoom& room,
-                   Leader& leader)
-      : own_(std::move(own)), number_(number), room_(room), leader_(leader) {}
+                   bool grows, Leader& leader)
+      : own_(std::move(own)), number_(number), grows_(grows), room_(room), leader_(leader) {}
   ~PipelineSequence() override;
 
   uint64_t number() const { return number_; }
@@ -70,10 +70,11 @@ class PipelineSequence final : public Sequence {
 
   const std::unique_ptr<Sequence> own_;
   const uint64_t number_;
+  const bool grows_;
   ReservedRoom room_;
   Leader& leader_;
   std::optional<uint64_t> asked_{};  // the message that asks for more room, until it is answered
-  uint64_t refused_ = 0;             // tokens for which not all ranks had room ahead
+  uint64_t ahead_tokens_ = 0;        // that were asked for last: if it was in vain, not again
 };
 
 /// Finds what all ranks have, and opens sequences on all of them or on none. What a rank's store

@@ -55,10 +55,11 @@ class Piece {
     for (const AttentionTask& task : tasks_) queries_ += uint64_t{task.rows} * shape.query_heads;
   }
 
-  /// Of a rank's subtree.
+  /// Of the states of a rank's subtree.
   uint64_t state_floats() const { return States::Floats(queries_, dim_); }
-  /// Of the lanes of a rank, which pieces may share, and what the piece needs besides.
+  /// Of those of its lanes, which pieces may share.
   uint64_t lane_floats() const { return States::Floats(queries_ * OwnLanes(), dim_); }
+  /// Of what the piece needs besides.
   uint64_t floats() const {
     const uint64_t here = share_.ranks() * state_floats() + States::Floats(queries_ * kLanes, dim_);
     return state_floats() + (is_finished_here_ ? here : 0);
