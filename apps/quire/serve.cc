@@ -105,8 +105,7 @@ Result<serve::EngineOptions> EngineOptionsOf(const ServeFlags& flags, http::Even
 /// Errors: kUnsupported names a flag that ranks cannot honour
 Result<void> CheckWithRanks(const ServeFlags& flags) {
   for (const auto& [name, is_given] :
-       {std::pair("--api-keys", !flags.api_keys.empty()),
-        {"--events", !flags.events.endpoint.empty()},
+       {std::pair("--events", !flags.events.endpoint.empty()),
         {"--adapter-directory", !flags.service.adapter_directory.empty()}}) {
     if (!is_given) continue;
     return Fail(ErrorCode::kUnsupported,
@@ -226,11 +225,11 @@ Result<int> FollowRank0(const ServeFlags& flags, Runtime& runtime) {
 
 /// `group`: null: there are no ranks.
 Result<int> Serve(const ServeFlags& flags, ranks::Group* group) {
-  std::optional<http::KeysFile> keys;
-  if (!flags.api_keys.empty()) {
+  const bool listens = group == nullptr || group->rank() == 0;
+  std::optional<http::KeysFile> keys;  // the others hear of tenants from rank 0
+  if (listens && !flags.api_keys.empty()) {
     QUIRE_ASSIGN(keys, http::ReadKeysFile(flags.api_keys));
   }
-  const bool listens = group == nullptr || group->rank() == 0;
   if (listens) WarnOfRisks(flags);
   QUIRE_ASSIGN(const auto log, http::AccessLog::Open(listens ? flags.access_log : ""));
   QUIRE_ASSIGN(const auto chat, model::ChatTemplate::Load(flags.runtime.model));

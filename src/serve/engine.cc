@@ -338,6 +338,12 @@ void Engine::Take(DemoteCommand command) {
   waiting_.WakeForRoom();
 }
 
+// It may have made room, or taken some.
+void Engine::Take(CallCommand command) {
+  command.call();
+  waiting_.WakeForRoom();
+}
+
 Result<void> Engine::Demote(RequestId request) {
   Task* const task = state_.tasks.Find(request);
   if (task == nullptr || task->ended()) {

@@ -58,7 +58,7 @@ struct TickReport {
 /// - A request that may spill gives its room away too, and goes on at once with a context that
 ///   streams from the store; when there is room for all of it, it is loaded.
 ///
-/// Threads:  Submit, Cancel, Next, Await, sessions, GiveWay and Demote: any. Tick, stats and
+/// Threads:  Submit, Cancel, Next, Await, sessions, GiveWay, Demote, CallBetweenSteps: any. Tick, stats and
 ///           sequences: one at a time; work is spread over the executor, and nothing in Tick waits
 ///           for a caller
 /// Lifetime: everything given to Create must outlive it
@@ -163,6 +163,12 @@ class Engine {
     mailbox_.Demote({.request = {}, .session = session, .settled = std::move(settled)});
   }
 
+  /// Calls it on the engine's thread, at the next Tick, before that starts or computes anything: for
+  /// caches that one thread uses at a time (ranks).
+  void CallBetweenSteps(std::move_only_function<void()> call) {
+    mailbox_.Call({.call = std::move(call)});
+  }
+
   /// Takes in what callers asked for, starts what can start and computes one step.
   TickReport Tick();
   /// Returns when a caller changed something since the last Tick began, or after `timeout_us`:
@@ -187,6 +193,7 @@ class Engine {
   void Take(EndSessionCommand command);
   void Take(SessionReadCommand command);
   void Take(const SetTenantCommand& command);
+  void Take(CallCommand command);
   void Take(const GiveWayCommand&) { preemption_.GiveWay(); }
   void Take(LeaseCommand command);
   void Take(DemoteCommand command);

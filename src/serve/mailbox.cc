@@ -169,6 +169,11 @@ void Mailbox::Demote(DemoteCommand command) {
   Send(std::move(command));
 }
 
+void Mailbox::Call(CallCommand command) {
+  MutexLock lock(mutex_);
+  Send(std::move(command));
+}
+
 std::vector<Command> Mailbox::TakeCommands() {
   MutexLock lock(mutex_);
   is_changed_ = false;

@@ -94,6 +94,10 @@ struct DemoteCommand {
   SessionId session;
   OnSettled settled;
 };
+// For what only the engine's thread may call.
+struct CallCommand {
+  std::move_only_function<void()> call;
+};
 struct GiveWayCommand {};
 struct LeaseCommand {
   bool leased;  // a part of the cache, from now on
@@ -111,7 +115,7 @@ struct SessionReadCommand {
 };
 using Command =
     std::variant<SubmitCommand, CancelCommand, OpenSessionCommand, ForkSessionCommand,
-                 EndSessionCommand, EndTenantCommand, SetTenantCommand, DemoteCommand,
+                 EndSessionCommand, EndTenantCommand, SetTenantCommand, DemoteCommand, CallCommand,
                  GiveWayCommand, LeaseCommand, SessionSettledCommand, SessionReadCommand>;
 
 struct MailboxLimits {
@@ -148,6 +152,7 @@ class Mailbox {
   void GiveWay();
   void SetLeased(LeaseCommand command);
   void Demote(DemoteCommand command);
+  void Call(CallCommand command);
   /// The thread that turns the engine looks at it again.
   void Wake();
 

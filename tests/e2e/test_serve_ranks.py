@@ -145,7 +145,7 @@ def test_a_request_that_ranks_cannot_answer_is_refused(group):
                           ({"on_full": "spill"}, "streams nothing")):
         status, said = ask(group.server, PROMPTS[0], **fields)
         assert status in (400, 404) and words in said["error"]["message"], said
-    for path in ("/v1/cache/resize", "/v1/cache/erase", "/v1/cache/prefetch"):
+    for path in ("/v1/cache/resize", "/v1/cache/demote", "/v1/cache/prefetch"):
         status, said = group.server.ask(path, {})
         assert status == 501 and "not possible with --ranks" in said["error"]["message"], said
     cache = group.server.ask("/v1/cache")[1]
@@ -247,8 +247,62 @@ def test_the_others_end_where_rank_0_is_lost_and_a_restart_has_what_was_durable(
         assert again == alone[3] and found > 0
 
 
+KEYS = """
+[[tenant]]
+name = "ann"
+keys = ["key-of-ann-0123456789"]
+[[tenant]]
+name = "bob"
+keys = ["key-of-bob-0123456789"]
+"""
+
+
+@pytest.mark.parametrize("mode", [GROUPS[0], GROUPS[1]], ids=NAMES[:2])
+def test_tenants_are_apart_have_quotas_and_are_erased_on_all_ranks(mode, alone, tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text(KEYS)
+    keys.chmod(0o600)
+    with together(tmp_path, mode, "--api-keys", keys, "--operator-listen", "127.0.0.1:0", "--store",
+                  tmp_path / "store") as ranks:
+        server = ranks.server
+
+        def found(name):
+            body = {"prompt": PROMPTS[3], "max_tokens": 12, "temperature": 0}
+            status, said = server.ask("/v1/completions", body, key=f"key-of-{name}-0123456789")
+            assert status == 200, said
+            assert said["choices"][0]["text"] == alone[3]["text"]
+            return said["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        def operate(path, **fields):
+            return server.ask(path, fields, url=server.operator_url)
+
+        assert server.ask("/v1/completions", {"prompt": "a"})[0] == 401
+        assert found("ann") == 0 and found("bob") == 0
+        assert found("ann") > len(PROMPTS[3]) - 32 and found("bob") > len(PROMPTS[3]) - 32
+        time.sleep(1.5)  # what is older than a second is durable
+        status, said = operate("/v1/cache/erase", tenant="ann")
+        assert status == 200 and said["blocks"] > 0, said
+        assert found("ann") == 0  # nor in a store of any rank
+        assert found("bob") > 0
+
+        assert operate("/v1/cache/limits", tenant="ann", quota_bytes=1 << 18, floor_bytes=0)[0] == 200
+        status, said = server.ask("/v1/completions", {"prompt": PROMPTS[3]}, key="key-of-ann-0123456789")
+        assert status == 400 and 'the quota of tenant "ann" is 262144' in said["error"]["message"], said
+        assert operate("/v1/cache/limits", tenant="ann", quota_bytes=1 << 24, floor_bytes=0)[0] == 200
+        said = operate("/v1/cache/limits", tenant="ann", quota_bytes=1 << 10, floor_bytes=1 << 62)[1]
+        assert "floor" in said["error"]["message"], said
+        assert operate("/v1/cache/erase", tenant="eve")[0] == 404
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:  # erased while others compute
+            asked = [pool.submit(found, name) for name in ("ann", "bob") * 2]
+            for _ in range(3):
+                assert operate("/v1/cache/erase", tenant="ann")[0] == 200
+            for each in asked:
+                each.result()
+        ranks.signal(0, signal.SIGTERM)
+        assert ranks.wait() == 0, ranks.said()
+
+
 @pytest.mark.parametrize("flags, words", [
-    (("--api-keys", "keys.toml"), "--api-keys: not possible with --ranks sequence"),
     (("--events", "tcp://127.0.0.1:5557"), "--events: not possible with --ranks sequence"),
     (("--adapter-directory", "adapters"), "--adapter-directory: not possible with --ranks sequence"),
     (("--resident-tokens", "300"), "--resident-tokens: not possible with --ranks"),

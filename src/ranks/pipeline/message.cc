@@ -1,6 +1,5 @@
 #include "ranks/pipeline/message.h"
 
-#include <array>
 #include <cstring>
 #include <type_traits>
 
@@ -19,7 +18,8 @@ struct Header {
   uint8_t reuse = 0;
   uint8_t opens = 0;
   uint8_t publish = 0;
-  std::array<uint8_t, 5> reserved{};
+  uint8_t reserved = 0;
+  uint32_t tenant = 0;
   uint64_t number = 0;
   uint64_t sequence = 0;
   uint64_t position = 0;
@@ -77,7 +77,7 @@ std::unexpected<Error> Bad(const char* why) {
 
 bool IsKnown(const Header& header) {
   return header.command >= static_cast<uint8_t>(Command::kJoin) &&
-         header.command <= static_cast<uint8_t>(Command::kStop) && header.reason > 0 &&
+         header.command <= static_cast<uint8_t>(Command::kTenant) && header.reason > 0 &&
          header.reason < kMissReasonsEnd && header.on_full > 0 &&
          header.on_full <= static_cast<uint8_t>(OnFull::kFewer) &&
          header.error <= static_cast<uint8_t>(ErrorCode::kTooLarge);
@@ -92,6 +92,7 @@ std::vector<std::byte> Encode(const Message& message) {
                    .reuse = message.reuse,
                    .opens = message.opens,
                    .publish = message.options.publish,
+                   .tenant = message.tenant.number(),
                    .number = message.number,
                    .sequence = message.sequence,
                    .position = message.position,
@@ -163,6 +164,7 @@ Result<Message> Decode(std::span<const std::byte> bytes) {
   }
   message.number = header.number;
   message.state = header.state;
+  message.tenant = TenantId(header.tenant);
   message.sequence = header.sequence;
   message.position = header.position;
   message.tokens_least = header.tokens_least;

@@ -26,6 +26,7 @@ enum class Command : uint8_t {
   kEnd = 5,      // of a sequence
   kStep = 6,     // computes the next tokens of sequences
   kStop = 7,     // no more comes
+  kTenant = 8,   // a TenantChange
 };
 
 /// Rows of logits of a step's item.
@@ -46,7 +47,8 @@ struct Message {
   // caches than they say.
   Digest state{};
 
-  uint64_t sequence = 0;  // kOpen, kReserve, kEnd
+  TenantId tenant = kDefaultTenant;  // kAcquire: in rank 0's cache
+  uint64_t sequence = 0;             // kOpen, kReserve, kEnd
   uint64_t position = 0;  // kReserve: its tokens; kAcquire: only so many of the prompt's are used
   uint64_t tokens_least = 0;  // kAcquire: found, by the rank that found least, and most;
   uint64_t tokens_most = 0;   // kOpen: that all of them have
@@ -59,7 +61,7 @@ struct Message {
   std::vector<MessageItem> items{};  // kStep
   std::vector<TokenId> tokens{};     // kStep: of all items; kAcquire: the prompt
   std::vector<Digest> digests{};     // kJoin: of the ranks so far
-  std::string text{};                // kJoin: how rank 0 was started
+  std::string text{};                // kJoin: how rank 0 was started; kTenant: the change
   std::vector<float> rows{};         // kStep: [tokens, hidden] of the stage before, or the logits
 };
 

@@ -86,24 +86,23 @@ std::unexpected<Error> PipelineSequence::Refuse(std::string_view what) {
                           what));
 }
 
-std::unexpected<Error> PipelineCache::Refuse(std::string_view what) {
-  return Fail(
-      ErrorCode::kUnsupported,
-      fmt::format("cache: {} are not possible in a pipeline of ranks; use one process", what));
+Result<void> PipelineCache::TellOthers(const TenantChange& change) {
+  QUIRE_ASSIGN(const Message all,
+               leader_.Call({.command = Command::kTenant, .text = Write(change)}));
+  if (all.error) return std::unexpected(*all.error);
+  return {};
 }
 
 // Once a rank has less than another, all of them look again at no more than that: a rank whose
 // layers have windows may not be able to go on from there, and then has still less.
 Result<Plan> PipelineCache::Acquire(const AcquireRequest& request) {
-  if (request.tenant != kDefaultTenant) {
-    return Refuse("tenants");
-  }
   const bool opens = request.open_as != nullptr;
   std::optional<MissReason> reason;
   uint64_t tokens_max = request.tokens.size();
   while (true) {
     QUIRE_ASSIGN(Plan plan, FindPrefix(inner(), request, tokens_max, leader_.setup().loads));
     Message message = {.command = Command::kAcquire,
+                       .tenant = request.tenant,
                        .position = tokens_max,
                        .tokens_least = plan.resident_tokens(),
                        .tokens_most = plan.resident_tokens(),
@@ -125,7 +124,7 @@ Result<Plan> PipelineCache::Acquire(const AcquireRequest& request) {
 
 Result<std::unique_ptr<Sequence>> PipelineCache::Open(Plan plan, const SequenceOptions& options) {
   if (options.contiguous || options.resident_tokens > 0) {
-    return Refuse("contiguous and streamed sequences");
+    return Refuse("contiguous or streamed sequences");
   }
   const uint64_t prompt_tokens = plan.resident_tokens() + plan.missing_tokens();
   const uint64_t found = plan.resident_tokens();

@@ -12,9 +12,9 @@
 
 #include "quire/cache.h"
 #include "quire/sequence.h"
+#include "ranks/group_cache.h"
 #include "ranks/pipeline/leader.h"
 #include "ranks/reserved_room.h"
-#include "registry/forwarding_cache.h"
 
 namespace quire::ranks::pipeline {
 
@@ -78,18 +78,15 @@ class PipelineSequence final : public Sequence {
 };
 
 /// Finds what all ranks have, and opens sequences on all of them or on none. What a rank's store
-/// has is loaded, where ranks load, before Acquire returns. Statistics, Entries, Evict, Trim,
-/// Resize and Verify are those of rank 0. kUnsupported, because the other ranks would not hear of
-/// it: tenants, erasing, pins, Load, Prefetch and Demote.
+/// has is loaded, where ranks load, before Acquire returns.
 ///
 /// Threads:  one, that of the leader
 /// Lifetime: `own` and the leader must outlive it, and it its sequences
-class PipelineCache final : public registry::ForwardingCache {
+class PipelineCache final : public GroupCache {
  public:
-  PipelineCache(Cache& own, Leader& leader) : ForwardingCache(own), leader_(leader) {}
+  PipelineCache(Cache& own, Leader& leader) : GroupCache(own, "pipeline"), leader_(leader) {}
 
-  /// Errors: as Cache::Acquire, of any rank; kUnsupported a tenant besides the default one; kIo a
-  ///         rank is lost
+  /// Errors: as Cache::Acquire, of any rank; kIo a rank is lost
   Result<Plan> Acquire(const AcquireRequest& request) override;
   /// Opens the plan of the last Acquire.
   ///
@@ -97,18 +94,8 @@ class PipelineCache final : public registry::ForwardingCache {
   ///         is lost
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
 
-  Result<TenantId> AddTenant(const TenantOptions&) override { return Refuse("tenants"); }
-  Result<EraseReport> Erase(TenantId) override { return Refuse("erasing"); }
-  Result<void> RemoveTenant(TenantId) override { return Refuse("tenants"); }
-  Result<void> SetLimits(TenantId, uint64_t, uint64_t) override { return Refuse("limits"); }
-  Result<uint64_t> Pin(const AcquireRequest&, uint64_t) override { return Refuse("pins"); }
-  Result<void> Unpin(const AcquireRequest&) override { return Refuse("pins"); }
-  Result<Ticket> Load(Plan, const LoadOptions&) override { return Refuse("loads of their own"); }
-  Result<uint64_t> Prefetch(const AcquireRequest&) override { return Refuse("prefetches"); }
-  Result<uint64_t> Demote(const AcquireRequest&) override { return Refuse("demotions"); }
-
  private:
-  static std::unexpected<Error> Refuse(std::string_view what);
+  Result<void> TellOthers(const TenantChange& change) override;
 
   Leader& leader_;
   uint64_t last_number_ = 0;  // of a sequence

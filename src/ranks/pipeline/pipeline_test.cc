@@ -287,11 +287,6 @@ TEST(Pipeline, RefusesWhatItsSequencesCannotDo) {
         };
         EXPECT_EQ(code(open({.contiguous = true})), ErrorCode::kUnsupported);
         EXPECT_EQ(code(open({.resident_tokens = 256})), ErrorCode::kUnsupported);
-        EXPECT_EQ(
-            code(cache.Acquire({.tenant = TenantId(3), .identity = &identity, .tokens = tokens})),
-            ErrorCode::kUnsupported);
-        EXPECT_EQ(code(cache.Erase(kDefaultTenant)), ErrorCode::kUnsupported);
-        EXPECT_EQ(code(cache.AddTenant({.name = "other"})), ErrorCode::kUnsupported);
         EXPECT_EQ(code(cache.Pin({.identity = &identity, .tokens = tokens}, 0)),
                   ErrorCode::kUnsupported);
         QUIRE_ASSIGN(const auto sequence, open({}));
@@ -307,6 +302,72 @@ TEST(Pipeline, RefusesWhatItsSequencesCannotDo) {
         EXPECT_EQ(code(leader.Begin({&foreign, 1})), ErrorCode::kInvalidArgument);
         return {};
       }));
+}
+
+TEST(Pipeline, TenantsAreApartOnAllRanksAndHaveTheirLimitsOnEach) {
+  const ModelConfig config = FourLayers();
+  auto ranks = MakeRanks(config, Codec::kF16, 3);
+  const auto tokens = SomeTokens(100, config.vocab, 1);
+  // A rank that has less to give than others.
+  ASSERT_TRUE(ranks[2].cache->AddTenant({.name = "of its own", .floor_bytes = kHotBytes / 2}));
+  const auto stats_of_a = [&ranks](uint32_t rank) {
+    Cache& cache = *ranks[rank].cache;
+    return cache.tenant_stats(cache.FindTenant("a").value()).value();
+  };
+  ExpectAllEndedWell(RunPipeline(
+      ranks, [&](Leader& leader, PipelineCache& cache, Identity& identity) -> Result<void> {
+        const auto ask = [&](TenantId tenant) -> Result<uint64_t> {
+          QUIRE_ASSIGN(Plan plan,
+                       cache.Acquire({.tenant = tenant, .identity = &identity, .tokens = tokens}));
+          QUIRE_ASSIGN(const auto sequence, cache.Open(std::move(plan), {}));
+          const uint64_t found = sequence->length();
+          const model::StepItem item = {.sequence = sequence.get(),
+                                        .tokens = std::span(tokens).subspan(found)};
+          QUIRE_TRY(leader.Begin({&item, 1}));
+          QUIRE_TRY(leader.Finish());
+          return found;
+        };
+        QUIRE_ASSIGN(const TenantId a, cache.AddTenant({.name = "a"}));
+        QUIRE_ASSIGN(const TenantId b, cache.AddTenant({.name = "b"}));
+        EXPECT_EQ(ask(a).value(), 0u);
+        EXPECT_EQ(ask(a).value(), 96u);
+        EXPECT_EQ(ask(b).value(), 0u);
+        EXPECT_EQ(ask(kDefaultTenant).value(), 0u);
+        QUIRE_TRY(cache.Erase(a));
+        for (uint32_t rank = 0; rank < ranks.size(); ++rank)
+          EXPECT_EQ(stats_of_a(rank).bytes_used, 0u);
+        EXPECT_EQ(ask(a).value(), 0u);
+
+        const uint64_t quota = 3 * ranks[0].cache->block_bytes();
+        QUIRE_TRY(cache.SetLimits(a, quota, 0));
+        EXPECT_EQ(ask(a).error().code, ErrorCode::kTooLarge);
+        const auto refused = cache.SetLimits(a, 0, kHotBytes / 4 * 3);
+        EXPECT_EQ(refused.error().message.substr(0, 7), "rank 2:");
+        for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+          EXPECT_EQ(stats_of_a(rank).quota_bytes, quota);
+          EXPECT_EQ(stats_of_a(rank).floor_bytes, 0u);
+        }
+        QUIRE_TRY(cache.RemoveTenant(a));
+        for (RankState& rank : ranks) EXPECT_FALSE(rank.cache->FindTenant("a"));
+        EXPECT_EQ(cache.RemoveTenant(a).error().code, ErrorCode::kNotFound);
+        EXPECT_EQ(ask(b).value(), 96u);
+        return {};
+      }));
+  ExpectNothingHeld(ranks);
+}
+
+TEST(Pipeline, ATenantThatOneRankAloneRefusesEndsAllRanks) {
+  auto ranks = MakeRanks(FourLayers(), Codec::kF16, 3);
+  ASSERT_TRUE(ranks[1].cache->AddTenant({.name = "of its own", .floor_bytes = kHotBytes / 2}));
+  const auto ended =
+      RunPipeline(ranks, [](Leader&, PipelineCache& cache, Identity&) -> Result<void> {
+        QUIRE_TRY(cache.AddTenant({.name = "a", .floor_bytes = kHotBytes / 4 * 3}));
+        return {};
+      });
+  for (const auto& each : ended) {
+    ASSERT_FALSE(each.has_value());
+    EXPECT_NE(each.error().message.find("rank 1: "), std::string::npos) << each.error().message;
+  }
 }
 
 TEST(Pipeline, RanksThatWereStartedWithOtherOptionsAreNamed) {

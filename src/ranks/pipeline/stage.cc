@@ -26,7 +26,8 @@ Digest StateAfter(const Digest& state, const Message& message, std::span<const u
   Blake2b<32> hash;
   hash.Update(std::as_bytes(std::span(state)));
   hash.UpdateNumber(message.command);
-  for (const uint64_t number : {message.number, message.sequence, message.position}) {
+  for (const uint64_t number :
+       {message.number, uint64_t{message.tenant.number()}, message.sequence, message.position}) {
     hash.UpdateNumber(number);
   }
   for (const MessageItem& item : message.items) {
@@ -95,6 +96,7 @@ Result<void> Stage::Take(Message& message) {
   // What others add on its way is no part of the state.
   const Message told = {.command = message.command,
                         .number = message.number,
+                        .tenant = message.tenant,
                         .sequence = message.sequence,
                         .position = message.position,
                         .items = message.items,
@@ -107,6 +109,7 @@ Result<void> Stage::Take(Message& message) {
       case Command::kReserve: QUIRE_TRY(Reserve(message)); break;
       case Command::kEnd: sequences_.erase(message.sequence); break;
       case Command::kStep: QUIRE_TRY(Step(message)); break;
+      case Command::kTenant: QUIRE_TRY(ChangeTenant(message)); break;
       case Command::kStop:
         if (setup_.flush) setup_.flush();
         break;
@@ -142,8 +145,14 @@ Result<void> Stage::Join(Message& message) {
 Result<void> Stage::Acquire(Message& message) {
   found_.reset();
   if (message.error) return {};
+  const auto tenant = tenants_.Find(message.tenant);
+  if (!tenant) {
+    Refuse(tenant.error(), message);
+    return {};
+  }
   auto plan = FindPrefix(components_.cache,
-                         {.identity = &identity_,
+                         {.tenant = *tenant,
+                          .identity = &identity_,
                           .tokens = message.tokens,
                           .reuse = message.reuse,
                           .open_as = message.opens ? &message.options : nullptr},
@@ -224,6 +233,18 @@ Result<void> Stage::Step(Message& message) {
       items, {.in = message.rows.data(), .out = is_last ? nullptr : out.data()},
       components_.attention, components_.executor));
   message.rows = std::move(out);
+  return {};
+}
+
+// A tenant that some ranks have and others not is of no use. Of other changes rank 0 hears whose
+// failed first, and all ranks take them.
+Result<void> Stage::ChangeTenant(Message& message) {
+  QUIRE_ASSIGN(const TenantChange change, ReadTenantChange(message.text));
+  found_.reset();  // it keeps slots of a tenant
+  const auto changed = tenants_.Take(change);
+  if (changed) return {};
+  if (change.kind == TenantChange::Kind::kAdd) return changed;
+  if (!message.error) Refuse(changed.error(), message);
   return {};
 }
 

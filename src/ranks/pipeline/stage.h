@@ -18,6 +18,7 @@
 #include "quire/identity.h"
 #include "ranks/pipeline/message.h"
 #include "ranks/pipeline/ring.h"
+#include "ranks/tenant_change.h"
 
 namespace quire::ranks::pipeline {
 
@@ -61,7 +62,7 @@ class Stage {
 
   /// `identity`: without weights, which are known when all ranks have joined.
   Stage(const Components& components, const StageSetup& setup, const Identity& identity)
-      : components_(components), setup_(setup), identity_(identity) {}
+      : components_(components), setup_(setup), identity_(identity), tenants_(components.cache) {}
 
   /// Does what messages say until rank 0 stops.
   ///
@@ -80,11 +81,13 @@ class Stage {
   Result<void> Open(Message& message);
   Result<void> Reserve(Message& message);
   Result<void> Step(Message& message);
+  Result<void> ChangeTenant(Message& message);
   void Refuse(const Error& error, Message& message) const;
 
   const Components components_;
   const StageSetup setup_;
   Identity identity_;
+  FollowedTenants tenants_;
   Digest state_{};
   uint64_t number_ = 0;                                      // of the last message
   std::optional<Plan> found_;                                // by the last kAcquire

@@ -13,11 +13,13 @@ struct Header {
   Verb verb{};
   bool reuse = false;
   bool has_options = false;
+  TenantId tenant{};
   uint64_t sequence = 0;
   uint64_t number = 0;
   SequenceOptions options{};
   uint64_t items = 0;
   uint64_t tokens = 0;
+  uint64_t text_bytes = 0;
 };
 static_assert(std::is_trivially_copyable_v<Header> && std::is_trivially_copyable_v<StepEntry>);
 
@@ -27,11 +29,13 @@ std::vector<std::byte> Write(const Command& command) {
   const Header header = {.verb = command.verb,
                          .reuse = command.reuse,
                          .has_options = command.has_options,
+                         .tenant = command.tenant,
                          .sequence = command.sequence,
                          .number = command.number,
                          .options = command.options,
                          .items = command.items.size(),
-                         .tokens = command.tokens.size()};
+                         .tokens = command.tokens.size(),
+                         .text_bytes = command.text.size()};
   std::vector<std::byte> bytes;
   const auto add = [&bytes](std::span<const std::byte> more) {
     bytes.insert(bytes.end(), more.begin(), more.end());
@@ -39,6 +43,7 @@ std::vector<std::byte> Write(const Command& command) {
   add(std::as_bytes(std::span(&header, 1)));
   add(std::as_bytes(std::span(command.items)));
   add(std::as_bytes(std::span(command.tokens)));
+  add(std::as_bytes(std::span(command.text)));
   return bytes;
 }
 
@@ -53,22 +58,27 @@ Result<Command> ReadCommand(std::span<const std::byte> bytes) {
   bytes = bytes.subspan(sizeof(header));
   const uint64_t left = bytes.size();
   if (header.items > left / sizeof(StepEntry) || header.tokens > left / sizeof(TokenId) ||
-      header.items * sizeof(StepEntry) + header.tokens * sizeof(TokenId) != left) {
+      header.text_bytes > left ||
+      header.items * sizeof(StepEntry) + header.tokens * sizeof(TokenId) + header.text_bytes !=
+          left) {
     return bad();
   }
   Command command = {.verb = header.verb,
                      .reuse = header.reuse,
                      .has_options = header.has_options,
+                     .tenant = header.tenant,
                      .sequence = header.sequence,
                      .number = header.number,
                      .options = header.options};
-  command.items.resize(header.items);
-  command.tokens.resize(header.tokens);
-  const uint64_t items_bytes = header.items * sizeof(StepEntry);
-  if (items_bytes > 0) std::memcpy(command.items.data(), bytes.data(), items_bytes);
-  if (header.tokens > 0) {
-    std::memcpy(command.tokens.data(), bytes.data() + items_bytes, header.tokens * sizeof(TokenId));
-  }
+  const auto take = [&bytes](uint64_t count, auto& values) {
+    values.resize(count);
+    const auto own = std::as_writable_bytes(std::span(values));
+    if (count > 0) std::memcpy(own.data(), bytes.data(), own.size());
+    bytes = bytes.subspan(own.size());
+  };
+  take(header.items, command.items);
+  take(header.tokens, command.tokens);
+  take(header.text_bytes, command.text);
   return command;
 }
 

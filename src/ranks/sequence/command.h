@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "quire/cache.h"
@@ -21,9 +22,10 @@ enum class Verb : uint8_t {
   kRollback = 5,  // to `number` tokens
   kFork = 6,      // as sequence `number`
   kReset = 7,
-  kEnd = 8,   // the sequence
-  kBeat = 9,  // nothing: all are there
-  kStop = 10,
+  kEnd = 8,      // the sequence
+  kBeat = 9,     // nothing: all are there
+  kTenant = 10,  // text: a TenantChange
+  kStop = 11,
 };
 
 /// Which logits a step computes of an item's tokens.
@@ -37,13 +39,15 @@ struct StepEntry {
 
 struct Command {
   Verb verb{};
-  bool reuse = true;         // of kAcquire
-  bool has_options = false;  // kAcquire: it is to be opened with `options`
+  bool reuse = true;                 // of kAcquire
+  bool has_options = false;          // kAcquire: it is to be opened with `options`
+  TenantId tenant = kDefaultTenant;  // of kAcquire, in rank 0's cache
   uint64_t sequence = 0;
   uint64_t number = 0;
   SequenceOptions options{};
   std::vector<StepEntry> items{};
   std::vector<TokenId> tokens{};
+  std::string text{};
 };
 
 std::vector<std::byte> Write(const Command& command);

@@ -10,15 +10,6 @@
 #include "ranks/reserved_room.h"
 
 namespace quire::ranks::sequence {
-namespace {
-
-std::unexpected<Error> NotWithRanks(std::string_view call) {
-  return Fail(ErrorCode::kUnsupported,
-              fmt::format("{}: not possible with --ranks sequence; run without --ranks", call));
-}
-
-}  // namespace
-
 /// What an engine holds; the sequence itself is the member's.
 class LeaderCache::LeaderSequence final : public Sequence {
  public:
@@ -70,10 +61,10 @@ class LeaderCache::LeaderSequence final : public Sequence {
 
   // Model::Step calls these of the member's sequence.
   Result<void> Append(uint32_t /*layer*/, const LayerRows& /*rows*/) override {
-    return NotWithRanks("append");
+    return cache_.Refuse("append");
   }
   Result<void> Commit(std::span<const TokenId> /*tokens*/) override {
-    return NotWithRanks("commit");
+    return cache_.Refuse("commit");
   }
   Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept) override {
     return own_.Select(kept);
@@ -98,7 +89,7 @@ class LeaderCache::LeaderSequence final : public Sequence {
 };
 
 LeaderCache::LeaderCache(Member& member)
-    : ForwardingCache(member.cache().cache()), member_(member) {}
+    : GroupCache(member.cache().cache(), "sequence"), member_(member) {}
 
 Result<void> LeaderCache::Tell(const Command& command) {
   if (stopped_) return Fail(ErrorCode::kCancelled, "ranks: they were stopped");
@@ -107,17 +98,17 @@ Result<void> LeaderCache::Tell(const Command& command) {
 }
 
 Result<Plan> LeaderCache::Acquire(const AcquireRequest& request) {
-  if (request.tenant != kDefaultTenant) return NotWithRanks("acquire as a tenant");
   if (request.identity == nullptr || !request.identity->adapter.empty()) {
-    return NotWithRanks("acquire with an adapter");
+    return Refuse("acquire with an adapter");
   }
   Command command = {.verb = Verb::kAcquire,
                      .reuse = request.reuse,
                      .has_options = request.open_as != nullptr,
+                     .tenant = request.tenant,
                      .tokens = {request.tokens.begin(), request.tokens.end()}};
   if (request.open_as != nullptr) command.options = *request.open_as;
   QUIRE_TRY(Tell(command));
-  QUIRE_ASSIGN(auto acquired, member_.Acquire(command));
+  QUIRE_ASSIGN(auto acquired, member_.Acquire(command, request.tenant));
   acquired_ = &cache::PlanState::Of(acquired.plan);
   return std::move(acquired.plan);
 }
@@ -133,28 +124,22 @@ Result<std::unique_ptr<Sequence>> LeaderCache::Open(Plan plan, const SequenceOpt
   return std::make_unique<LeaderSequence>(*this, command.sequence);
 }
 
-Result<Ticket> LeaderCache::Load(Plan /*plan*/, const LoadOptions& /*options*/) {
-  return NotWithRanks("load");
+// A tenant that some ranks have and others not is of no use.
+Result<void> LeaderCache::TellOthers(const TenantChange& change) {
+  acquired_ = nullptr;
+  QUIRE_TRY(Tell({.verb = Verb::kTenant, .text = Write(change)}));
+  auto agreed = member_.AgreeOn({});
+  if (agreed || change.kind != TenantChange::Kind::kAdd) return agreed;
+  return std::unexpected(member_.group().Fail(std::move(agreed).error()));
 }
-Result<uint64_t> LeaderCache::Pin(const AcquireRequest& /*request*/, uint64_t /*ttl_us*/) {
-  return NotWithRanks("pin");
-}
-Result<void> LeaderCache::Unpin(const AcquireRequest& /*request*/) { return NotWithRanks("unpin"); }
-Result<uint64_t> LeaderCache::Prefetch(const AcquireRequest& /*request*/) {
-  return NotWithRanks("prefetch");
-}
-Result<uint64_t> LeaderCache::Demote(const AcquireRequest& /*request*/) {
-  return NotWithRanks("demote");
-}
-Result<EraseReport> LeaderCache::Erase(TenantId /*tenant*/) { return NotWithRanks("erase"); }
 
 Result<void> LeaderCache::Step(std::span<const model::StepItem> items,
                                AttentionBackend& /*attention*/, Executor& /*executor*/) {
   Command command = {.verb = Verb::kStep};
   std::vector<float*> logits;
   for (const model::StepItem& item : items) {
-    if (item.observer != nullptr) return NotWithRanks("a step that observes attention");
-    if (item.adapter != nullptr) return NotWithRanks("a step with an adapter");
+    if (item.observer != nullptr) return Refuse("a step that observes attention");
+    if (item.adapter != nullptr) return Refuse("a step with an adapter");
     const Wanted last_or_all = item.all_logits ? Wanted::kAll : Wanted::kLast;
     command.items.push_back({.sequence = static_cast<LeaderSequence*>(item.sequence)->number(),
                              .tokens = static_cast<uint32_t>(item.tokens.size()),

@@ -9,30 +9,22 @@
 
 #include "model/step_runner.h"
 #include "quire/cache.h"
+#include "ranks/group_cache.h"
 #include "ranks/sequence/member.h"
-#include "registry/forwarding_cache.h"
 
 namespace quire::ranks::sequence {
 
 /// Acquire, Open, and what is done with a sequence, is told to all ranks first. Lengths are those
-/// of whole texts. A plan must be opened before the next Acquire, or never. Statistics, Evict,
-/// Trim, Resize and Verify are those of this rank's share. kUnsupported: tenants, pins, loads
-/// (Acquire has loaded all), Prefetch and Demote.
+/// of whole texts. Acquire has loaded what stores have.
 ///
-/// Threads:  one at a time, but for the calls of this rank's share, which are those of its cache
+/// Threads:  as GroupCache
 /// Lifetime: `member` must outlive it, and it must outlive its sequences
-class LeaderCache final : public registry::ForwardingCache, public model::StepRunner {
+class LeaderCache final : public GroupCache, public model::StepRunner {
  public:
   explicit LeaderCache(Member& member);
 
   Result<Plan> Acquire(const AcquireRequest& request) override;
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
-  Result<Ticket> Load(Plan plan, const LoadOptions& options) override;
-  Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override;
-  Result<void> Unpin(const AcquireRequest& request) override;
-  Result<uint64_t> Prefetch(const AcquireRequest& request) override;
-  Result<uint64_t> Demote(const AcquireRequest& request) override;
-  Result<EraseReport> Erase(TenantId tenant) override;
 
   /// Of sequences of this cache. `attention` and `executor` are the member's.
   Result<void> Step(std::span<const model::StepItem> items, AttentionBackend& attention,
@@ -51,6 +43,7 @@ class LeaderCache final : public registry::ForwardingCache, public model::StepRu
 
  private:
   class LeaderSequence;
+  Result<void> TellOthers(const TenantChange& change) override;
   Result<void> Tell(const Command& command);
 
   Member& member_;

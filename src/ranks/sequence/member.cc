@@ -78,9 +78,11 @@ Result<void> Member::Join(const Digest& description, uint64_t deadline_us) {
 
 // Ranks that found more are cut to what all have. Where that takes from one of them more than the
 // others lack (twins and windows end in few places) all are cut again.
-Result<Member::Acquired> Member::Acquire(const Command& command) {
+Result<Member::Acquired> Member::Acquire(const Command& command, const Result<TenantId>& tenant) {
+  if (!tenant) return std::unexpected(Agree(std::unexpected(tenant.error()), {}).error());
   prompt_.assign(command.tokens.begin(), command.tokens.end());
-  ShareCache::Request request = {.prompt = prompt_,
+  ShareCache::Request request = {.tenant = *tenant,
+                                 .prompt = prompt_,
                                  .reuse = command.reuse,
                                  .open_as = command.has_options ? &command.options : nullptr};
   auto found = components_.cache.Acquire(request);
@@ -125,7 +127,11 @@ Result<void> Member::Open(const Command& command, Plan plan) {
 }
 
 Result<void> Member::Reserve(const Command& command) {
-  QUIRE_TRY(Agree(At(command.sequence).Reserve(command.number), {}));
+  return AgreeOn(At(command.sequence).Reserve(command.number));
+}
+
+Result<void> Member::AgreeOn(const Result<void>& done) {
+  QUIRE_TRY(Agree(done, {}));
   return {};
 }
 
@@ -217,6 +223,7 @@ class SpareLogits {
 }  // namespace
 
 Result<void> Follow(Member& member, uint64_t vocab) {
+  FollowedTenants tenants(member.cache().cache());
   std::optional<Plan> plan;
   SpareLogits logits;
   std::vector<std::byte> bytes;
@@ -227,7 +234,7 @@ Result<void> Follow(Member& member, uint64_t vocab) {
     switch (command.verb) {
       case Verb::kAcquire: {
         plan.reset();
-        auto acquired = member.Acquire(command);
+        auto acquired = member.Acquire(command, tenants.Find(command.tenant));
         if (acquired) plan = std::move(acquired->plan);
         break;
       }
@@ -243,6 +250,12 @@ Result<void> Follow(Member& member, uint64_t vocab) {
       case Verb::kReset: member.Reset(command); break;
       case Verb::kEnd: member.End(command); break;
       case Verb::kBeat: static_cast<void>(member.Beat()); break;
+      case Verb::kTenant: {
+        plan.reset();  // it keeps slots of a tenant
+        QUIRE_ASSIGN(const TenantChange change, ReadTenantChange(command.text));
+        static_cast<void>(member.AgreeOn(tenants.Take(change)));
+        break;
+      }
       case Verb::kStop: return {};
       default: return quire::Fail(ErrorCode::kCorrupt, "ranks: an unknown command");
     }

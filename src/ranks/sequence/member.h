@@ -17,6 +17,7 @@
 #include "ranks/sequence/rank_attention.h"
 #include "ranks/sequence/share_cache.h"
 #include "ranks/sequence/shared_rows.h"
+#include "ranks/tenant_change.h"
 
 namespace quire::ranks::sequence {
 
@@ -53,7 +54,8 @@ class Member {
     Plan plan;            // of this rank's share
     uint64_t tokens = 0;  // that every rank has
   };
-  Result<Acquired> Acquire(const Command& command);
+  /// `tenant`: command.tenant in this rank's cache.
+  Result<Acquired> Acquire(const Command& command, const Result<TenantId>& tenant);
   /// The sequence is then number command.sequence.
   Result<void> Open(const Command& command, Plan plan);
   Result<void> Reserve(const Command& command);
@@ -61,6 +63,8 @@ class Member {
   Result<void> Step(const Command& command, std::span<float* const> logits);
   Result<void> Rollback(const Command& command);
   Result<void> Fork(const Command& command);
+  /// Whether all ranks could do what each did by itself: else the error of the first that could not.
+  Result<void> AgreeOn(const Result<void>& done);
   /// Returns when all ranks have called it.
   Result<void> Beat() { return components_.group.Barrier(); }
   void Reset(const Command& command) { At(command.sequence).Reset(); }

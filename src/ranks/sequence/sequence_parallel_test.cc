@@ -168,8 +168,9 @@ struct Answer {
   uint64_t found = 0;
 };
 Result<Answer> Ask(LeaderCache& cache, Machine& machine, std::span<const TokenId> tokens,
-                   uint32_t chunk) {
-  QUIRE_ASSIGN(Plan plan, cache.Acquire({.identity = &machine.identity, .tokens = tokens}));
+                   uint32_t chunk, TenantId tenant = kDefaultTenant) {
+  QUIRE_ASSIGN(Plan plan,
+               cache.Acquire({.tenant = tenant, .identity = &machine.identity, .tokens = tokens}));
   QUIRE_ASSIGN(const auto sequence, cache.Open(std::move(plan), {}));
   Answer answer{.rows = {}, .found = sequence->length()};
   QUIRE_TRY(Compute(cache, machine, *sequence, tokens, chunk, answer.rows));
@@ -582,6 +583,95 @@ TEST(SequenceParallel, ARestartFindsWhatItsRanksStored) {
     // Of two ranks, rank 0 finds the first split, which was its own; rank 1 the second one.
     EXPECT_EQ(run(2), 512u);
     EXPECT_EQ(run(2), 1296u);
+  }
+}
+
+TEST(SequenceParallel, TenantsAreApartOnAllRanksAndAreErasedOnAll) {
+  const auto tokens = model::SomeTokens(900, model::SmallConfig().vocab, 4);
+  const Rows expected = Expected(kF16, tokens);
+  auto machines = Machines(kF16, 4);
+  ExpectAllWell(RunOn(machines, [&](LeaderCache& cache, Machine& machine) {
+    const TenantId a = Must(cache.AddTenant({.name = "a"}));
+    Must(cache.AddTenant({.name = "team", .shared = true}));
+    const TenantId b = Must(cache.AddTenant({.name = "b", .domain = "team"}));
+    const TenantId c = Must(cache.AddTenant({.name = "c", .domain = "team"}));
+    const auto ask = [&](TenantId tenant) {
+      const auto answer = Must(Ask(cache, machine, tokens, 300, tenant));
+      ExpectSame(answer, expected, tokens.size());
+      return answer.found;
+    };
+    EXPECT_EQ(ask(a), 0u);
+    EXPECT_EQ(ask(a), 896u);
+    EXPECT_EQ(ask(b), 0u);
+    EXPECT_EQ(ask(c), 896u);  // of the same domain
+    EXPECT_EQ(ask(kDefaultTenant), 0u);
+    Must(cache.Erase(a));
+    for (const auto& rank : machines) {
+      const TenantId own = Must(rank->cache->FindTenant("a"));
+      EXPECT_EQ(Must(rank->cache->tenant_stats(own)).bytes_used, 0u);
+      const TenantId team = Must(rank->cache->FindTenant("team"));
+      EXPECT_GT(Must(rank->cache->tenant_stats(team)).bytes_used, 0u);
+    }
+    EXPECT_EQ(ask(a), 0u);
+    Must(cache.RemoveTenant(a));
+    for (const auto& rank : machines) EXPECT_FALSE(rank->cache->FindTenant("a"));
+    EXPECT_EQ(cache.RemoveTenant(a).error().code, ErrorCode::kNotFound);
+    EXPECT_EQ(Ask(cache, machine, tokens, 300, a).error().code, ErrorCode::kNotFound);
+    EXPECT_EQ(ask(b), 896u);
+  }));
+}
+
+TEST(SequenceParallel, ATenantHasItsQuotaOnEachRank) {
+  const auto tokens = model::SomeTokens(1400, model::SmallConfig().vocab, 4);
+  auto machines = Machines(kF16, 2);
+  const uint64_t block_bytes = machines[0]->cache->block_bytes();
+  ExpectAllWell(RunOn(machines, [&](LeaderCache& cache, Machine& machine) {
+    const TenantId a = Must(cache.AddTenant({.name = "a", .quota_bytes = 40 * block_bytes}));
+    const auto refused = Ask(cache, machine, tokens, 300, a);  // 700 tokens of each rank
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
+    EXPECT_THAT(refused.error().message, testing::HasSubstr("tenant \"a\""));
+    Must(cache.SetLimits(a, 100 * block_bytes, 0));
+    Must(Ask(cache, machine, tokens, 300, a));
+    Must(cache.SetLimits(a, 20 * block_bytes, 0));
+    for (const auto& rank : machines) {
+      const auto stats = Must(rank->cache->tenant_stats(Must(rank->cache->FindTenant("a"))));
+      EXPECT_EQ(stats.quota_bytes, 20 * block_bytes);
+      EXPECT_LE(stats.bytes_used, stats.quota_bytes);
+    }
+  }));
+}
+
+TEST(SequenceParallel, LimitsThatOneRankRefusesStayOnAll) {
+  auto machines = Machines(kF16, 3 + 1);
+  const uint64_t budget = machines[0]->cache->options().hot_bytes;
+  Must(machines[2]->cache->AddTenant({.name = "of its own", .floor_bytes = budget / 2}));
+  ExpectAllWell(RunOn(machines, [&](LeaderCache& cache, Machine& /*machine*/) {
+    const TenantId a = Must(cache.AddTenant({.name = "a", .quota_bytes = budget / 2}));
+    const auto refused = cache.SetLimits(a, 0, budget / 4 * 3);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
+    EXPECT_THAT(refused.error().message, testing::StartsWith("rank 2: "));
+    for (const auto& rank : machines) {
+      const auto stats = Must(rank->cache->tenant_stats(Must(rank->cache->FindTenant("a"))));
+      EXPECT_EQ(stats.quota_bytes, budget / 2);
+      EXPECT_EQ(stats.floor_bytes, 0u);
+    }
+  }));
+}
+
+TEST(SequenceParallel, ATenantThatOneRankAloneRefusesEndsAllRanks) {
+  auto machines = Machines(kF16, 2);
+  const uint64_t budget = machines[0]->cache->options().hot_bytes;
+  Must(machines[1]->cache->AddTenant({.name = "of its own", .floor_bytes = budget / 2}));
+  const auto ends = RunOn(machines, [&](LeaderCache& cache, Machine& /*machine*/) {
+    // What rank 0 refuses the others never hear of.
+    EXPECT_EQ(cache.AddTenant({}).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_FALSE(cache.AddTenant({.name = "a", .floor_bytes = budget / 4 * 3}));
+  });
+  for (const auto& end : ends) {
+    ASSERT_FALSE(end);
+    EXPECT_THAT(end.error().message, testing::HasSubstr("rank 1: "));
   }
 }
 

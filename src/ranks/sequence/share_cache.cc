@@ -39,7 +39,8 @@ SequenceOptions ShareCache::OfShare(SequenceOptions options) const {
 Result<Plan> ShareCache::Find(std::span<const TokenId> own, const Request& request) const {
   SequenceOptions open_as;
   if (request.open_as != nullptr) open_as = OfShare(*request.open_as);
-  const AcquireRequest asked = {.identity = identity_,
+  const AcquireRequest asked = {.tenant = request.tenant,
+                                .identity = identity_,
                                 .tokens = own,
                                 .reuse = request.reuse,
                                 .open_as = request.open_as != nullptr ? &open_as : nullptr};

@@ -13,7 +13,7 @@
 
 namespace quire::ranks::sequence {
 
-/// Threads:  as its cache, of which it uses the default tenant
+/// Threads:  as its cache
 /// Lifetime: `cache` must outlive it; it has the geometry of shares (LaneShare::GeometryOf)
 class ShareCache {
  public:
@@ -22,6 +22,7 @@ class ShareCache {
     bool loads = true;  // what its store has
   };
   struct Request {
+    TenantId tenant = kDefaultTenant;
     std::span<const TokenId> prompt{};
     bool reuse = true;
     const SequenceOptions* open_as = nullptr;  // as AcquireRequest, of the text

@@ -292,10 +292,10 @@ ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, 
     case Way::kPrefetch:
       QUIRE_TRY(CheckWithRanks(request, route));
       return reply(Prefetch(request, handled.caller));
-    case Way::kResize:
     case Way::kErase:
+    case Way::kLimits: return reply(Operate(request, route.way, handled.caller));
+    case Way::kResize:
     case Way::kDemote:
-    case Way::kLimits:
     case Way::kLoadAdapter:
     case Way::kUnloadAdapter:
     case Way::kLease:

@@ -157,6 +157,8 @@ class Service {
   ApiResult<Reply> Resize(const HttpRequest& request);
   ApiResult<void> Leases(const HttpRequest& request, Handled& handled);
   ApiResult<Reply> OneLease(const HttpRequest& request);
+  template <typename Ask>
+  auto AskCache(Ask ask) -> decltype(ask());
   ApiResult<Reply> Erase(const HttpRequest& request);
   ApiResult<Reply> SetLimits(const HttpRequest& request);
   ApiResult<Reply> Demote(const HttpRequest& request);

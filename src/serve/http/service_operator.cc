@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <future>
 #include <system_error>
 
 #include "serve/driver.h"
@@ -117,12 +118,22 @@ ApiResult<Reply> Service::OneLease(const HttpRequest& request) {
   return JsonReply({{"object", "cache.lease"}, {"id", id}, {"ended", true}});
 }
 
+// A cache of ranks is the engine's thread's alone.
+template <typename Ask>
+auto Service::AskCache(Ask ask) -> decltype(ask()) {
+  if (options_.ranks_mode.empty()) return ask();
+  std::promise<decltype(ask())> answer;
+  context_.engine.CallBetweenSteps([&] { answer.set_value(ask()); });
+  return answer.get_future().get();
+}
+
 ApiResult<Reply> Service::SetLimits(const HttpRequest& request) {
   QUIRE_ASSIGN(const LimitsCall call, ParseLimitsCall(request.body));
   const auto tenant = context_.cache.FindTenant(call.tenant);
   if (!tenant) return NotFound(fmt::format("there is no tenant {}", Echo(call.tenant)));
-  if (const auto set = context_.cache.SetLimits(*tenant, call.quota_bytes, call.floor_bytes);
-      !set) {
+  const auto set = AskCache(
+      [&] { return context_.cache.SetLimits(*tenant, call.quota_bytes, call.floor_bytes); });
+  if (!set) {
     return std::unexpected(FromCacheError(set.error()));
   }
   return JsonReply({{"object", "cache.limits"},
@@ -174,7 +185,7 @@ ApiResult<Reply> Service::Erase(const HttpRequest& request) {
   const auto tenant = context_.cache.FindTenant(name);
   if (!tenant) return NotFound(fmt::format("there is no tenant {}", Echo(name)));
   const auto sessions = sessions_.EndAllOf(*tenant);
-  const auto erased = context_.cache.Erase(*tenant);
+  const auto erased = AskCache([&] { return context_.cache.Erase(*tenant); });
   if (!erased) return std::unexpected(FromCacheError(erased.error()));
   if (!sessions) return std::unexpected(sessions.error());
   return JsonReply({{"object", "cache.erased"},

@@ -492,9 +492,9 @@ TEST_F(ServiceTest, OneOfSeveralRanksIsNotChangedAlone) {
     request.by_operator_listener = true;
     return AskJson(request, status);
   };
-  for (const std::string path : {"/v1/cache/prefetch", "/v1/cache/resize", "/v1/cache/erase",
-                                 "/v1/cache/demote", "/v1/cache/limits", "/v1/cache/leases",
-                                 "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}) {
+  for (const std::string path :
+       {"/v1/cache/prefetch", "/v1/cache/resize", "/v1/cache/demote", "/v1/cache/leases",
+        "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}) {
     const OrderedJson error = ask(Post(path, "{}"), 501)["error"];
     EXPECT_EQ(error["code"], "not_with_ranks") << path;
     EXPECT_EQ(error["message"], path +
