@@ -10,6 +10,10 @@
 
 #include "quire/error.h"
 
+namespace quire::ranks {
+class Group;
+}  // namespace quire::ranks
+
 namespace quire::cuda {
 class Backend;
 }  // namespace quire::cuda
@@ -46,6 +50,9 @@ using Subject = std::variant<Exact, Timed>;
 struct Case {
   std::string name;                          // reads like "decode/f16/32768/t2"
   std::function<Result<Subject>()> prepare;  // may take seconds and gigabytes
+  // With Options::group: what the other ranks do from the time when rank 0 prepares its subject
+  // until the subject is gone.
+  std::function<Result<void>()> follow = nullptr;
 };
 
 /// The time when a request of a trace came, and the length of its answer.
@@ -61,6 +68,8 @@ struct Options {
   std::vector<std::vector<uint64_t>> trace = {};
   std::vector<Arrival> arrivals = {};  // of the same requests
   std::string trace_name = {};         // in the names of cases
+  // Processes that `pipeline` and `ranks` measure, of which this is one. Null: ranks are threads.
+  ranks::Group* group = nullptr;
 };
 
 // The cases of each bench. Nothing is prepared yet.

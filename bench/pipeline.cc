@@ -1,11 +1,12 @@
-// Four requests on a pipeline of two ranks, threads with a core each, beside the same requests on
-// one rank with one core. The floor is half of the time of one rank: the best of two cores.
+// Four requests on a pipeline of ranks with a core each, two threads or the processes that mpirun
+// started, beside the same requests on one rank with one core. The floor is the time of one rank
+// divided by the ranks: the best of so many cores.
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -33,21 +34,11 @@
 namespace quire::bench {
 namespace {
 
-constexpr uint32_t kRanks = 2;
+constexpr uint32_t kRankThreads = 2;
 constexpr uint32_t kPipelineLayers = 4;
 constexpr uint32_t kPipelineRequests = 4;
 constexpr uint32_t kPipelineChunkTokens = 64;
 constexpr uint64_t kPipelineHotBytes = uint64_t{256} << 20;
-
-/// The calling thread on one processor, above what else the machine runs, if the system allows.
-void Pin(uint32_t processor, int priority) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(processor, &set);
-  static_cast<void>(sched_setaffinity(0, sizeof set, &set));
-  const sched_param param = {.sched_priority = priority};
-  static_cast<void>(sched_setscheduler(0, priority > 0 ? SCHED_RR : SCHED_OTHER, &param));
-}
 
 /// A stage with a cache of its own, computed by the thread that asks.
 struct Stage {
@@ -89,7 +80,8 @@ struct PipelineLoad {
   uint32_t tokens() const { return kPipelineRequests * (prompt_tokens + answer_tokens); }
 };
 
-double SecondsToServe(serve::Engine& engine, const PipelineLoad& load) {
+/// Errors: of the first request that failed
+Result<double> SecondsToServe(serve::Engine& engine, const PipelineLoad& load) {
   std::vector<serve::Request> requests;
   for (uint32_t i = 0; i < kPipelineRequests; ++i) {
     serve::Request request{.max_tokens = load.answer_tokens, .reuse = false};
@@ -101,99 +93,134 @@ double SecondsToServe(serve::Engine& engine, const PipelineLoad& load) {
   }
   const auto begin = std::chrono::steady_clock::now();
   for (const serve::Response& response : serve::RunAll(engine, std::move(requests))) {
-    QUIRE_CHECK_MSG(response.finish == serve::Finish::kLength, response.error.message);
+    if (response.finish != serve::Finish::kLength) return std::unexpected(response.error);
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// One rank on one core, and two ranks on two.
+/// Does what rank 0 says until it stops.
+Result<void> FollowLeader(ranks::Group& group) {
+  Stage stage = MakeStage(group.rank(), group.size());
+  // The ring's thread inherits what its maker has: it must not wait for the layers.
+  SetPriority(2);
+  ranks::pipeline::Ring ring(group, SystemClock());
+  SetPriority(1);
+  const auto served = ranks::pipeline::Stage({.model = *stage.model,
+                                              .cache = *stage.cache,
+                                              .attention = *stage.attention,
+                                              .executor = *stage.executor},
+                                             {.rank = group.rank(), .ranks = group.size()}, {})
+                          .Serve(ring);
+  SetPriority(0);
+  return served;
+}
+
+/// A group of two threads, of which the calling one is rank 0.
+class TwoThreads {
+ public:
+  TwoThreads() : local_(kRankThreads, SystemClock()), ends_{local_.Join(0), local_.Join(1)} {
+    follower_ = std::thread([this] {
+      StayOnProcessor(1);
+      ranks::Group group(*ends_[1], SystemClock(), {});
+      Must(FollowLeader(group));
+    });
+    StayOnProcessor(0);
+  }
+  ~TwoThreads() { follower_.join(); }
+  TwoThreads(const TwoThreads&) = delete;
+  TwoThreads& operator=(const TwoThreads&) = delete;
+
+  ranks::Group& group() { return group_; }
+
+ private:
+  ranks::LocalRanks local_;
+  std::array<std::unique_ptr<ranks::Transport>, kRankThreads> ends_;
+  ranks::Group group_{*ends_[0], SystemClock(), {}};
+  std::thread follower_;
+};
+
+/// One rank on one core, and the group.
 class Contestants {
  public:
-  Contestants() : local_(kRanks, SystemClock()), ends_{local_.Join(0), local_.Join(1)} {
-    for (uint32_t rank = 0; rank < kRanks; ++rank) stages_.push_back(MakeStage(rank, kRanks));
+  /// `processes`: the group; null: threads.
+  explicit Contestants(ranks::Group* processes)
+      : threads_(processes == nullptr ? std::make_unique<TwoThreads>() : nullptr),
+        group_(processes == nullptr ? threads_->group() : *processes),
+        stage_(MakeStage(0, group_.size())) {
     engine_alone_ = MakeEngine(alone_, *alone_.cache, {.weights = alone_.model->fingerprint()},
                                /*flow=*/nullptr);
-    follower_ = std::thread([this] { Follow(); });
-    // The ring's thread inherits what its maker has: it must not wait for the layers.
-    Pin(0, 2);
+    SetPriority(2);
     ring_ = std::make_unique<ranks::pipeline::Ring>(group_, SystemClock());
-    Pin(0, 0);
+    SetPriority(0);
     leader_ = std::make_unique<ranks::pipeline::Leader>(
-        ranks::pipeline::Leader::Components{.model = *stages_[0].model,
-                                            .attention = *stages_[0].attention,
-                                            .executor = *stages_[0].executor},
-        ranks::pipeline::StageSetup{.rank = 0, .ranks = kRanks}, *ring_);
+        ranks::pipeline::Leader::Components{
+            .model = *stage_.model, .attention = *stage_.attention, .executor = *stage_.executor},
+        ranks::pipeline::StageSetup{.rank = 0, .ranks = group_.size()}, *ring_);
     Identity identity;
     Must(leader_->Join(identity));
-    cache_ = std::make_unique<ranks::pipeline::PipelineCache>(*stages_[0].cache, *leader_);
-    engine_ = MakeEngine(stages_[0], *cache_, identity, leader_.get());
+    cache_ = std::make_unique<ranks::pipeline::PipelineCache>(*stage_.cache, *leader_);
+    engine_ = MakeEngine(stage_, *cache_, identity, leader_.get());
   }
   ~Contestants() {
     engine_.reset();
-    Must(leader_->Stop());
-    leader_.reset();
-    ring_.reset();
-    follower_.join();
+    static_cast<void>(leader_->Stop());  // a rank that is lost was named
   }
 
   double Alone(const PipelineLoad& load) {
     const QuietMoment quiet(*alone_.executor);
-    return SecondsToServe(*engine_alone_, load);
+    return Must(SecondsToServe(*engine_alone_, load));
   }
+  /// For ever, where a rank is lost.
   double Together(const PipelineLoad& load) {
-    Pin(0, 1);
-    const double seconds = SecondsToServe(*engine_, load);
-    Pin(0, 0);
-    return seconds;
+    SetPriority(1);
+    const auto seconds = SecondsToServe(*engine_, load);
+    SetPriority(0);
+    return seconds.value_or(std::numeric_limits<double>::infinity());
   }
 
  private:
-  void Follow() {
-    ranks::Group group(*ends_[1], SystemClock(), {});
-    Pin(1, 2);
-    ranks::pipeline::Ring ring(group, SystemClock());
-    Pin(1, 1);
-    Must(ranks::pipeline::Stage({.model = *stages_[1].model,
-                                 .cache = *stages_[1].cache,
-                                 .attention = *stages_[1].attention,
-                                 .executor = *stages_[1].executor},
-                                {.rank = 1, .ranks = kRanks}, {})
-             .Serve(ring));
-  }
-
   Stage alone_ = MakeStage(0, 1);
   std::unique_ptr<serve::Engine> engine_alone_;
-  ranks::LocalRanks local_;
-  std::array<std::unique_ptr<ranks::Transport>, kRanks> ends_;
-  std::vector<Stage> stages_;
-  ranks::Group group_{*ends_[0], SystemClock(), {}};
-  std::thread follower_;
+  std::unique_ptr<TwoThreads> threads_;  // null: processes
+  ranks::Group& group_;
+  Stage stage_;
   std::unique_ptr<ranks::pipeline::Ring> ring_;
   std::unique_ptr<ranks::pipeline::Leader> leader_;
   std::unique_ptr<ranks::pipeline::PipelineCache> cache_;
   std::unique_ptr<serve::Engine> engine_;
 };
 
-Case PipelineCase(const std::string& name, const PipelineLoad& load) {
-  return {.name = fmt::format("pipeline/{}/r{}", name, kRanks),
-          .prepare = [load]() -> Result<Subject> {
-            auto both = std::make_shared<Contestants>();
-            return Timed{
-                .unit = "tokens/s",
-                .amount = static_cast<double>(load.tokens()),
-                .slice = fmt::format("{} requests of {} tokens, {} generated each",
-                                     kPipelineRequests, load.prompt_tokens, load.answer_tokens),
-                .work = [both, load](uint32_t) { return both->Together(load); },
-                .floor = [both, load](uint32_t) { return both->Alone(load) / kRanks; },
-                .note = [] { return std::string("floor: half of one rank's time"); }};
-          }};
+Case PipelineCase(const std::string& name, const PipelineLoad& load, ranks::Group* group) {
+  const uint32_t ranks = group == nullptr ? kRankThreads : group->size();
+  return {
+      .name = fmt::format("pipeline/{}/r{}", name, ranks),
+      .prepare = [load, ranks, group]() -> Result<Subject> {
+        if (ranks > kPipelineLayers) {
+          return Fail(
+              ErrorCode::kInvalidArgument,
+              fmt::format("pipeline: {} ranks; its model has {} layers", ranks, kPipelineLayers));
+        }
+        auto both = std::make_shared<Contestants>(group);
+        return Timed{
+            .unit = "tokens/s",
+            .amount = static_cast<double>(load.tokens()),
+            .slice = fmt::format("{} requests of {} tokens, {} generated each", kPipelineRequests,
+                                 load.prompt_tokens, load.answer_tokens),
+            .work = [both, load](uint32_t) { return both->Together(load); },
+            .floor = [both, load, ranks](uint32_t) { return both->Alone(load) / ranks; },
+            .note = [ranks] { return fmt::format("floor: one rank's time divided by {}", ranks); }};
+      },
+      .follow = [group]() -> Result<void> {
+        // Rank 0 says so.
+        return group->size() > kPipelineLayers ? Result<void>() : FollowLeader(*group);
+      }};
 }
 
 }  // namespace
 
-std::vector<Case> PipelineCases(const Options&) {
-  return {PipelineCase("prompts", {.prompt_tokens = 256, .answer_tokens = 1}),
-          PipelineCase("answers", {.prompt_tokens = 16, .answer_tokens = 32})};
+std::vector<Case> PipelineCases(const Options& options) {
+  return {PipelineCase("prompts", {.prompt_tokens = 256, .answer_tokens = 1}, options.group),
+          PipelineCase("answers", {.prompt_tokens = 16, .answer_tokens = 32}, options.group)};
 }
 
 }  // namespace quire::bench

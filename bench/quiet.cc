@@ -50,12 +50,12 @@ void StayOn(std::span<const int> processors) {
   static_cast<void>(sched_setaffinity(0, sizeof set, &set));
 }
 
-/// Priority of the calling thread. False: the system refuses.
-bool SetRealTime(bool wanted) {
-  sched_param param = {};
-  param.sched_priority = wanted ? 1 : 0;
-  return sched_setscheduler(0, wanted ? SCHED_RR : SCHED_OTHER, &param) == 0;
+/// Of the calling thread. False: the system refuses.
+bool TrySetPriority(int priority) {
+  const sched_param param = {.sched_priority = priority};
+  return sched_setscheduler(0, priority > 0 ? SCHED_RR : SCHED_OTHER, &param) == 0;
 }
+bool SetRealTime(bool wanted) { return TrySetPriority(wanted ? 1 : 0); }
 
 /// Asked once. Not under callgrind, which runs one thread at a time.
 bool MayBeRealTime() {
@@ -127,6 +127,13 @@ Holders& AllHolders() {
 }
 
 }  // namespace
+
+void SetPriority(int priority) { static_cast<void>(TrySetPriority(priority)); }
+
+void StayOnProcessor(uint32_t index) {
+  const std::span<const int> processors = Processors();
+  if (!processors.empty()) StayOn(processors.subspan(index % processors.size(), 1));
+}
 
 std::unique_ptr<Executor> MakePinnedPool(uint32_t threads) {
   const std::span<const int> processors = Processors();

@@ -8,6 +8,7 @@
 #ifndef QUIRE_BENCH_QUIET_H_
 #define QUIRE_BENCH_QUIET_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -18,6 +19,11 @@ namespace quire::bench {
 /// A pool whose threads, the calling one too, stay each on a processor of its own as long as there
 /// are enough: else a busy machine puts two of them on one.
 std::unique_ptr<Executor> MakePinnedPool(uint32_t threads);
+
+/// The calling thread above what else the machine runs, if the system allows; 0: as usual.
+void SetPriority(int priority);
+/// The calling thread on one of the processors that the process may use.
+void StayOnProcessor(uint32_t index);
 
 /// Holds while it lives; made on the thread that runs `executor`, once all its workers are awake.
 class QuietMoment {

@@ -12,6 +12,8 @@
 #include "apps/quire/command.h"
 #include "apps/quire/device.h"
 #include "apps/quire/load.h"
+#include "apps/quire/ranks.h"
+#include "apps/quire/sequence_ranks.h"
 #include "apps/quire/trace.h"
 #include "bench/against.h"
 #include "bench/bench.h"
@@ -63,6 +65,7 @@ struct BenchFlags {
   std::string trace;
   std::string against;
   DeviceFlags device;
+  RanksFlags ranks;
   bool instructions = false;
   bool slices = false;
   bool json = false;
@@ -277,6 +280,53 @@ Result<void> RunAgainst(const BenchFlags& flags) {
   return {};
 }
 
+// Instead of a case: rank 0 has measured all.
+constexpr uint64_t kNoCase = UINT64_MAX;
+
+Result<void> FollowRank0(const std::vector<bench::Case>& cases, ranks::Group& group) {
+  while (true) {
+    uint64_t number = kNoCase;
+    QUIRE_TRY(group.Broadcast(0, ranks::BytesOf(number)));
+    if (number == kNoCase) return {};
+    if (number >= cases.size()) return Fail(ErrorCode::kCorrupt, "ranks: rank 0 names no case");
+    QUIRE_TRY(cases[number].follow());
+  }
+}
+
+// Ranks that measure themselves together.
+Result<int> RunOnRanks(const BenchFlags& flags, ranks::Group& group) {
+  const bool sequence = flags.ranks.mode == "sequence";
+  const std::string_view measured_by = sequence ? "ranks" : "pipeline";
+  if (flags.name != measured_by || !flags.against.empty() || flags.instructions ||
+      flags.device.device != "cpu") {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("--ranks {}: measured by `quire bench {}`, without --against, "
+                            "--instructions and --device",
+                            flags.ranks.mode, measured_by));
+  }
+  if (sequence) QUIRE_TRY(SequenceRanks::ShareOf(group));
+  std::vector<bench::Case> cases = Benches().at(flags.name)({.group = &group});
+  if (group.rank() != 0) {
+    QUIRE_TRY(FollowRank0(cases, group));
+    return kOk;
+  }
+  const auto tell = [&group](uint64_t number) {
+    return group.Broadcast(0, ranks::BytesOf(number));
+  };
+  for (uint64_t number = 0; number < cases.size(); ++number) {
+    cases[number].prepare = [tell, number,
+                             prepare = cases[number].prepare]() -> Result<bench::Subject> {
+      QUIRE_TRY(tell(number));
+      return prepare();
+    };
+  }
+  QUIRE_ASSIGN(const Measured measured, MeasureAll(flags, cases));
+  QUIRE_TRY(tell(kNoCase));  // fails where a rank was lost meanwhile
+  EndProgress();
+  Print(flags, measured);
+  return kOk;
+}
+
 Result<void> RunCases(const BenchFlags& flags, const std::vector<bench::Case>& cases) {
   if (flags.name == "index" && flags.trace.empty()) {
     fmt::print(stderr, "quire bench: without --trace no case that replays one\n");
@@ -342,6 +392,10 @@ int RunBench(BenchFlags& flags) {
     }
     const auto code = RunOnServer(flags);
     return code ? *code : Report("bench", code.error());
+  }
+  if (!flags.ranks.mode.empty()) {
+    return RunWithRanks("bench", flags.ranks,
+                        [&flags](ranks::Group* group) { return RunOnRanks(flags, *group); });
   }
   bench::Options options{.threads = flags.threads};
   if (!flags.trace.empty()) {
@@ -446,6 +500,7 @@ void AddBench(Command& program) {
                .value = &flags->trace,
                .help = "Requests for `index` and `serve` to replay: a .jsonl.gz file of hash_ids"});
   AddLoadFlags(command, *flags);
+  AddRanksFlags(command, flags->ranks);
   command.Add({.name = "--against",
                .value = &flags->against,
                .help = "Another build of quire: takes turns with this one on the same cases, "

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import quire_cli
-from rank_processes import CODECS, DEADLINE_S, TINY, Generating, is_running, mpirun
+from rank_processes import CODECS, DEADLINE_S, TINY, Generating, is_running, mpirun, rank_processes
 
 TOKENS = 1100  # more than four splits of 256
 SPLIT = 256
@@ -226,16 +226,18 @@ def make_hosts(tmp_path):
         yield hosts
 
 
-def test_ranks_on_two_hosts_give_the_bits_of_one_process(hosts):
-    command = [*hosts.mpirun(), *prompt("--ranks", "sequence", "--kv", "int8")]
+@pytest.mark.parametrize("mode", ("sequence", "pipeline"))
+def test_ranks_on_two_hosts_give_the_bits_of_one_process(hosts, mode):
+    command = [*hosts.mpirun(), *prompt("--ranks", mode, "--kv", "int8")]
     done = subprocess.run(command, capture_output=True, timeout=240, check=False, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     check_same(json.loads(done.stdout), "int8")
 
 
-def test_a_rank_whose_host_is_cut_off_is_named_within_the_deadline(hosts):
+@pytest.mark.parametrize("mode", ("sequence", "pipeline"))
+def test_a_rank_whose_host_is_cut_off_is_named_within_the_deadline(hosts, mode):
     flags = ["generate", "--model", TINY, "--prompt", "It is a truth " * 100, "--max-tokens", 100000, "--threads", 1,
-             "--max-seq-len", 200000, "--ranks", "sequence", "--ranks-deadline", DEADLINE_S]
+             "--max-seq-len", 200000, "--ranks", mode, "--ranks-deadline", DEADLINE_S]
     with subprocess.Popen([*hosts.mpirun(), *(str(flag) for flag in flags)], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as process:
         assert process.stdout.read(20)
@@ -252,3 +254,29 @@ def test_a_rank_whose_host_is_cut_off_is_named_within_the_deadline(hosts):
             os.kill(pid, signal.SIGKILL)
         errors = process.communicate(timeout=30)[1].decode(errors="replace")
     assert f"rank 1 was not heard for {DEADLINE_S * 1000} ms" in errors, errors[-3000:]
+
+
+@pytest.mark.parametrize("bench, mode, case", [("ranks", "sequence", "decode/int8"), ("pipeline", "pipeline", "answers")])
+def test_processes_are_measured_together(bench, mode, case):
+    command = [*mpirun(2), str(quire_cli.binary()), "bench", bench, "--ranks", mode, "--pairs", "1", "--case", case, "--json"]
+    done = subprocess.run(command, capture_output=True, timeout=240, check=False, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (row,) = json.loads(done.stdout)["rows"]
+    assert case in row["case"] and row["value"] > 0 and row["floor"] > 0
+
+
+def test_a_bench_that_cannot_be_measured_on_ranks_says_which_can():
+    for words in (("index", "--ranks", "sequence"), ("ranks", "--ranks", "pipeline"),
+                  ("pipeline", "--ranks", "pipeline", "--instructions")):
+        done = quire_cli.run("bench", *words, "--rank-threads", 2)
+        assert done.exit_code != 0 and f"measured by `quire bench {'ranks' if words[2] == 'sequence' else 'pipeline'}`" in done.stderr
+
+
+def test_a_rank_that_is_lost_while_it_is_measured_is_named():
+    command = [*mpirun(2, "--enable-recovery"), str(quire_cli.binary()), "bench", "ranks", "--ranks", "sequence",
+               "--ranks-deadline", str(DEADLINE_S), "--pairs", "1000", "--case", "int8"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr.read(10)  # the name of the case
+        os.kill(rank_processes(process.pid)[1], signal.SIGKILL)
+        said, errors = process.communicate(timeout=60)
+    assert b"rank 1 was not heard" in errors and not said, errors
