@@ -21,6 +21,13 @@ Result<void> Check(const Libmpi& mpi, const char* what, int code) {
   return Fail(ErrorCode::kIo, fmt::format("{}: {}", what, std::string_view(text.data(), length)));
 }
 
+/// Open MPI sends larger messages over TCP piece by piece, in calls that test them. Up to here it
+/// gives all bytes to the system, which sends them while this rank computes. Unless the user says
+/// otherwise (`mpirun --mca btl_tcp_eager_limit`).
+void SendLargeMessagesAtOnce() {
+  setenv("OMPI_MCA_btl_tcp_eager_limit", "8388608", /*overwrite=*/0);
+}
+
 class MpiMessage final : public Message {
  public:
   /// `expected_bytes`: -1 of a message that is sent.
@@ -120,6 +127,7 @@ Result<std::unique_ptr<MpiRanks>> MpiRanks::Start() {
     return Fail(ErrorCode::kInvalidArgument,
                 "ranks: this process was not started by mpirun; start `mpirun -n N quire ...`");
   }
+  SendLargeMessagesAtOnce();
   QUIRE_ASSIGN(const Libmpi mpi, LoadLibmpi());
   int given = 0;
   QUIRE_TRY(Check(mpi, "MPI_Init_thread",

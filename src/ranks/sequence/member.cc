@@ -137,9 +137,12 @@ Result<void> Member::AgreeOn(const Result<void>& done) {
 
 Result<void> Member::MakeOperators() {
   if (operators_ != nullptr) return {};
-  QUIRE_ASSIGN(auto inner, components_.model.MakeOperators());
-  operators_ =
-      std::make_unique<SharedRows>(std::move(inner), components_.group, components_.model.config());
+  SharedRows::Parts parts;
+  for (auto& part : parts) {
+    QUIRE_ASSIGN(part, components_.model.MakeOperators());
+  }
+  operators_ = std::make_unique<SharedRows>(
+      std::move(parts), components_.group, components_.model.config(), components_.model.compute());
   return {};
 }
 

@@ -1,26 +1,75 @@
 #include "ranks/sequence/shared_rows.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <utility>
+
+#include "base/bits.h"
 
 namespace quire::ranks::sequence {
 namespace {
 
 using model::Rows;
 
-void Grow(std::vector<float>& values, uint64_t count) {
+/// With fewer the weights would be read twice for too little.
+constexpr uint32_t kRowsOfPartMin = 64;
+
+template <typename Value>
+void Grow(std::vector<Value>& values, uint64_t count) {
   if (values.size() < count) values.resize(count);
+}
+
+// Values that bf16 has, so nothing is rounded.
+void ToBf16(const float* from, uint64_t count, std::byte* to) {
+  for (uint64_t i = 0; i < count; ++i) {
+    const auto half = static_cast<uint16_t>(std::bit_cast<uint32_t>(from[i]) >> 16);
+    std::memcpy(to + i * sizeof(half), &half, sizeof(half));
+  }
+}
+void FromBf16(const std::byte* from, uint64_t count, float* to) {
+  for (uint64_t i = 0; i < count; ++i) {
+    uint16_t half = 0;
+    std::memcpy(&half, from + i * sizeof(half), sizeof(half));
+    to[i] = std::bit_cast<float>(uint32_t{half} << 16);
+  }
+}
+
+void MultiplyBy(const std::vector<float>& factors, float* x) {
+  for (size_t i = 0; i < factors.size(); ++i) x[i] *= factors[i];
 }
 
 }  // namespace
 
-SharedRows::SharedRows(std::unique_ptr<model::Operators> inner, Group& group,
-                       const model::ModelConfig& config)
-    : inner_(std::move(inner)),
+SharedRows::SharedRows(Parts parts, Group& group, const model::ModelConfig& config,
+                       ComputeType compute)
+    : inner_(std::move(parts)),
       group_(group),
       hidden_(config.hidden),
       query_dim_(config.query_dim()),
-      qkv_dim_(RowValues(config, Rows::kQkv)) {}
+      qkv_dim_(RowValues(config, Rows::kQkv)),
+      is_bf16_(compute == ComputeType::kBf16) {}
+
+SharedRows::Run SharedRows::RunOf(uint32_t rank, uint32_t part) const {
+  const uint64_t first = share_.FirstOf(rank);
+  const uint64_t count = share_.CountOf(rank);
+  const uint64_t begin = count * part / parts_;
+  return {.first = first + begin, .count = count * (part + 1) / parts_ - begin};
+}
+
+uint64_t SharedRows::PartBytes() const {
+  const uint64_t rows = DivUp(DivUp(share_.rows, uint64_t{share_.ranks}), uint64_t{parts_});
+  return rows * qkv_dim_ * (is_bf16_ ? sizeof(uint16_t) : sizeof(float));
+}
+
+std::span<std::byte> SharedRows::Own(uint32_t part) {
+  return std::span(own_).subspan(part * PartBytes(), PartBytes());
+}
+
+std::span<std::byte> SharedRows::Gathered(uint32_t part) {
+  const uint64_t bytes = share_.ranks * PartBytes();
+  return std::span(gathered_).subspan(part * bytes, bytes);
+}
 
 Result<void> SharedRows::Begin(std::span<const TokenId> tokens, std::span<const uint64_t> positions,
                                Executor& executor) {
@@ -28,58 +77,131 @@ Result<void> SharedRows::Begin(std::span<const TokenId> tokens, std::span<const 
   tokens_ = tokens;
   positions_ = positions;
   share_ = {.rows = tokens.size(), .ranks = group_.size()};
-  if (!share_.is_shared()) return inner_->Begin(tokens, positions, executor);
-  Grow(own_, OwnFloats());
-  Grow(gathered_, share_.ranks * OwnFloats());
+  parts_ = 1;
+  if (!share_.is_shared()) return inner_[0]->Begin(tokens, positions, executor);
+  if (share_.rows >= uint64_t{kRowsOfPartMin} * share_.ranks * inner_.size()) {
+    parts_ = static_cast<uint32_t>(inner_.size());
+  }
+  Grow(own_, parts_ * PartBytes());
+  Grow(gathered_, parts_ * share_.ranks * PartBytes());
   Grow(qkv_, share_.rows * qkv_dim_);
   Grow(queries_, share_.rows * query_dim_);
   Grow(attended_, share_.rows * query_dim_);
-  return inner_->Begin(tokens.subspan(own_first(), own_count()),
-                       positions.subspan(own_first(), own_count()), executor);
+  for (uint32_t part = 0; part < parts_; ++part) {
+    const Run run = OwnRun(part);
+    QUIRE_TRY(inner_[part]->Begin(tokens.subspan(run.first, run.count),
+                                  positions.subspan(run.first, run.count), executor));
+  }
+  return {};
 }
 
 float* SharedRows::Data(Rows rows) {
-  if (!share_.is_shared()) return inner_->Data(rows);
+  if (!share_.is_shared()) return inner_[0]->Data(rows);
   switch (rows) {
     case Rows::kQkv: return qkv_.data();
     case Rows::kQueries: return queries_.data();
     case Rows::kAttended: return attended_.data();
-    default: return inner_->Data(rows);
+    default: return nullptr;
   }
 }
 
-void SharedRows::Rotate(const model::LayerWeights& layer, bool factors) {
-  inner_->Rotate(layer, factors);
-  if (!share_.is_shared()) return;
-  const uint64_t kv_dim = qkv_dim_ - query_dim_;
-  const float* const queries = inner_->Data(Rows::kQueries);
-  const float* const qkv = inner_->Data(Rows::kQkv);
-  for (uint64_t row = 0; row < own_count(); ++row) {
-    float* const to = own_.data() + row * qkv_dim_;
-    std::copy_n(queries + row * query_dim_, query_dim_, to);
-    std::copy_n(qkv + row * qkv_dim_ + query_dim_, kv_dim, to + query_dim_);
-  }
-  const uint64_t floats = OwnFloats();
-  const std::span<float> all = std::span(gathered_).first(share_.ranks * floats);
-  // The group says it again in the attention that follows.
-  if (!group_.AllGather(std::as_bytes(std::span(own_).first(floats)), std::as_writable_bytes(all)))
+void SharedRows::Norm(const std::vector<float>& weight) {
+  for (uint32_t part = 0; part < parts_; ++part) inner_[part]->Norm(weight);
+}
+
+void SharedRows::Multiply(const model::PackedMatrix& matrix, const std::vector<float>& bias, Rows x,
+                          Rows y) {
+  if (share_.is_shared() && y == Rows::kQkv) {
+    qkv_matrix_ = &matrix;
+    qkv_bias_ = &bias;
     return;
+  }
+  for (uint32_t part = 0; part < parts_; ++part) inner_[part]->Multiply(matrix, bias, x, y);
+}
+
+// Where the group fails it says so again in the attention that follows.
+void SharedRows::Rotate(const model::LayerWeights& layer, bool factors) {
+  if (!share_.is_shared()) return inner_[0]->Rotate(layer, factors);
+  std::vector<Transfer> under_way;
+  for (uint32_t part = 0; part < parts_; ++part) {
+    inner_[part]->Multiply(*qkv_matrix_, *qkv_bias_, Rows::kNormed, Rows::kQkv);
+    inner_[part]->Rotate(layer, /*factors=*/false);  // with them they would not be bf16
+    Pack(part);
+    auto begun = group_.BeginAllGather(Own(part), Gathered(part));
+    if (!begun) return;
+    under_way.push_back(*std::move(begun));
+  }
+  for (uint32_t part = 0; part < parts_; ++part) {
+    if (!under_way[part].Wait()) return;
+    Unpack(part, layer, factors);
+  }
+}
+
+// Queries, K and V of the own rows, for the others.
+void SharedRows::Pack(uint32_t part) {
+  const uint64_t kv_dim = qkv_dim_ - query_dim_;
+  const float* queries = inner_[part]->Data(Rows::kQueries);
+  const float* kv = inner_[part]->Data(Rows::kQkv) + query_dim_;
+  std::byte* to = Own(part).data();
+  const auto put = [&](const float* values, uint64_t count) {
+    if (is_bf16_) {
+      ToBf16(values, count, to);
+      to += count * sizeof(uint16_t);
+    } else {
+      std::memcpy(to, values, count * sizeof(float));
+      to += count * sizeof(float);
+    }
+  };
+  for (uint64_t row = 0; row < OwnRun(part).count; ++row) {
+    put(queries + row * query_dim_, query_dim_);
+    put(kv + row * qkv_dim_, kv_dim);
+  }
+}
+
+void SharedRows::Unpack(uint32_t part, const model::LayerWeights& layer, bool factors) {
+  const uint64_t kv_dim = qkv_dim_ - query_dim_;
+  const std::byte* const all = Gathered(part).data();
   executor_->ParallelFor(share_.ranks, [&](uint32_t rank, uint32_t /*worker*/) {
-    const float* from = all.data() + rank * floats;
-    for (uint64_t row = share_.FirstOf(rank); row < share_.FirstOf(rank + 1);
-         ++row, from += qkv_dim_) {
-      std::copy_n(from, query_dim_, queries_.data() + row * query_dim_);
-      std::copy_n(from + query_dim_, kv_dim, qkv_.data() + row * qkv_dim_ + query_dim_);
+    const std::byte* from = all + rank * PartBytes();
+    const auto take = [&](float* values, uint64_t count) {
+      if (is_bf16_) {
+        FromBf16(from, count, values);
+        from += count * sizeof(uint16_t);
+      } else {
+        std::memcpy(values, from, count * sizeof(float));
+        from += count * sizeof(float);
+      }
+    };
+    const Run run = RunOf(rank, part);
+    for (uint64_t row = run.first; row < run.first + run.count; ++row) {
+      float* const queries = queries_.data() + row * query_dim_;
+      float* const keys = qkv_.data() + row * qkv_dim_ + query_dim_;
+      take(queries, query_dim_);
+      take(keys, kv_dim);
+      if (!factors) continue;
+      MultiplyBy(layer.query_factors, queries);
+      MultiplyBy(layer.key_factors, keys);
     }
   });
 }
 
 void SharedRows::RoundAttended() {
-  if (share_.is_shared()) {
-    std::copy_n(attended_.data() + own_first() * query_dim_, own_count() * query_dim_,
-                inner_->Data(Rows::kAttended));
+  for (uint32_t part = 0; part < parts_; ++part) {
+    if (share_.is_shared()) {
+      const Run run = OwnRun(part);
+      std::copy_n(attended_.data() + run.first * query_dim_, run.count * query_dim_,
+                  inner_[part]->Data(Rows::kAttended));
+    }
+    inner_[part]->RoundAttended();
   }
-  inner_->RoundAttended();
+}
+
+void SharedRows::Gate() {
+  for (uint32_t part = 0; part < parts_; ++part) inner_[part]->Gate();
+}
+
+void SharedRows::Add() {
+  for (uint32_t part = 0; part < parts_; ++part) inner_[part]->Add();
 }
 
 // What every rank has of them, in the order of the rows, to last_.
@@ -95,11 +217,14 @@ Result<void> SharedRows::GatherHidden(std::span<const uint32_t> rows) {
   const uint64_t floats = most * hidden_;
   std::vector<float> own(floats);
   std::vector<float> all(share_.ranks * floats);
-  const float* const hidden = inner_->Data(Rows::kHidden);
   float* next = own.data();
-  for (const uint32_t row : rows) {
-    if (row < own_first() || row >= own_first() + own_count()) continue;
-    next = std::copy_n(hidden + (row - own_first()) * hidden_, hidden_, next);
+  for (uint32_t part = 0; part < parts_; ++part) {
+    const Run run = OwnRun(part);
+    for (const uint32_t row : rows) {
+      if (row < run.first || row >= run.first + run.count) continue;
+      next = std::copy_n(inner_[part]->Data(Rows::kHidden) + (row - run.first) * hidden_, hidden_,
+                         next);
+    }
   }
   QUIRE_TRY(
       group_.AllGather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all))));
@@ -113,7 +238,7 @@ Result<void> SharedRows::GatherHidden(std::span<const uint32_t> rows) {
 }
 
 Result<void> SharedRows::Logits(std::span<const uint32_t> rows, std::span<float* const> outputs) {
-  if (!share_.is_shared() || rows.empty()) return inner_->Logits(rows, outputs);
+  if (!share_.is_shared() || rows.empty()) return inner_[0]->Logits(rows, outputs);
   QUIRE_TRY(GatherHidden(rows));
   // A pass over these rows alone, which begins with what the layers left.
   std::vector<TokenId> tokens;
@@ -124,9 +249,9 @@ Result<void> SharedRows::Logits(std::span<const uint32_t> rows, std::span<float*
     tokens.push_back(tokens_[row]);
     positions.push_back(positions_[row]);
   }
-  QUIRE_TRY(inner_->Begin(tokens, positions, *executor_));
-  std::ranges::copy(last_, inner_->Data(Rows::kHidden));
-  return inner_->Logits(numbers, outputs);
+  QUIRE_TRY(inner_[0]->Begin(tokens, positions, *executor_));
+  std::ranges::copy(last_, inner_[0]->Data(Rows::kHidden));
+  return inner_[0]->Logits(numbers, outputs);
 }
 
 }  // namespace quire::ranks::sequence
