@@ -38,6 +38,14 @@ bool IsDeviceName(const std::string& name) {
   return name == "cpu" || BareName(name) == "emulated" || CudaNumber(BareName(name)).has_value();
 }
 
+std::string DeviceOfRank(const std::string& name, [[maybe_unused]] uint32_t local_rank) {
+#if defined(QUIRE_WITH_CUDA)
+  const size_t count = cuda::ListDevices().size();
+  if (name == "cuda" && count > 0) return fmt::format("cuda:{}", local_rank % count);
+#endif
+  return name;
+}
+
 void AddDeviceFlags(Command& command, DeviceFlags& flags) {
   command.Add({.name = "--device",
                .value = &flags.device,

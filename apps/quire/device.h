@@ -3,6 +3,7 @@
 #ifndef QUIRE_APPS_DEVICE_H_
 #define QUIRE_APPS_DEVICE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,10 @@ struct DeviceFlags {
   std::string device = "cpu";
   std::string arithmetic = "fma32";
 };
+
+/// "cuda" of the ranks of a host, which are numbered from 0: each its own, as long as there are
+/// enough. Other names as they are.
+std::string DeviceOfRank(const std::string& name, uint32_t local_rank);
 
 /// Adds --device and --arithmetic.
 void AddDeviceFlags(Command& command, DeviceFlags& flags);

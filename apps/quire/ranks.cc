@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -94,6 +95,12 @@ int RunRankThreads(std::string_view command, const RanksFlags& flags,
 }
 
 }  // namespace
+
+// mpirun says it; ranks that are threads are on one host.
+uint32_t LocalRank(const ranks::Group& group) {
+  const char* const said = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  return said == nullptr ? group.rank() : static_cast<uint32_t>(std::strtoul(said, nullptr, 10));
+}
 
 void LeaveSignalsToRank0() {
   std::signal(SIGTERM, SIG_IGN);

@@ -79,6 +79,9 @@ class Rank {
   virtual nlohmann::ordered_json Describe() const = 0;
 };
 
+/// The number of this rank among those of its host.
+uint32_t LocalRank(const ranks::Group& group);
+
 /// How often Rank::KeepAlive is to be called: a rank waits for the next call until its deadline, so
 /// some of them may be late.
 inline uint64_t KeepAliveUs(const ranks::Group& group) { return group.options().deadline_us / 8; }

@@ -294,7 +294,7 @@ Result<void> CheckFlagsWithRanks(const RuntimeFlags& flags) {
                 fmt::format("{}: not possible with --ranks {}; leave one of them out", flag,
                             flags.ranks.mode));
   };
-  if (flags.device.device != "cpu") return refuse("--device");
+  if (flags.device.device != "cpu" && !IsPipeline(flags)) return refuse("--device");
   if (flags.resident_tokens > 0) return refuse("--resident-tokens");
   if (!flags.remote.empty()) return refuse("--remote");
   if (!flags.ladder.empty()) return refuse("--ladder");
@@ -378,7 +378,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
                                                ranks::Group* group) {
   if (group != nullptr) QUIRE_TRY(CheckFlagsWithRanks(flags));
   auto runtime = std::unique_ptr<Runtime>(new Runtime());
-  QUIRE_ASSIGN(runtime->device_, OpenDevice(flags.device));
+  DeviceFlags device = flags.device;
+  if (group != nullptr) device.device = DeviceOfRank(device.device, LocalRank(*group));
+  QUIRE_ASSIGN(runtime->device_, OpenDevice(device));
   if (runtime->device_ != nullptr) {
     runtime->attention_ = runtime->device_->MakeAttention();
   } else {

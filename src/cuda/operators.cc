@@ -37,8 +37,8 @@ class DeviceOperators final : public model::Operators {
         angles_(device),
         wanted_(device),
         logits_(device),
-        host_logits_(device.host_allocator(),
-                     uint64_t{kLogitRows} * model.config.vocab * sizeof(float), "logits") {
+        outgoing_(device.host_allocator(),
+                  uint64_t{kLogitRows} * model.config.vocab * sizeof(float), "logits") {
     for (auto& rows : rows_) rows = std::make_unique<DeviceBuffer>(device);
   }
   ~DeviceOperators() override {
@@ -85,6 +85,7 @@ class DeviceOperators final : public model::Operators {
     });
     QUIRE_TRY(angles_.Reserve(host_angles_.size() * sizeof(float)));
     sender_.Send(host_angles_.data(), host_angles_.size() * sizeof(float), angles_.as<void>());
+    if (model_.weights.embedding().panels == nullptr) return {};
     device_.Launch(EmbedArgs{.embedding = PanelsOf(model_.weights.embedding()),
                              .tokens = tokens_.as<int32_t>(),
                              .hidden = Data(Rows::kHidden),
@@ -93,6 +94,23 @@ class DeviceOperators final : public model::Operators {
   }
 
   float* Data(Rows rows) override { return rows_[static_cast<size_t>(rows)]->as<float>(); }
+
+  void PutHidden(std::span<const float> rows) override {
+    sender_.Send(rows.data(), rows.size_bytes(), Data(Rows::kHidden));
+  }
+
+  Result<void> TakeHidden(std::span<float> rows) override {
+    const std::span<std::byte> here = outgoing_.bytes();
+    const std::span<std::byte> out = std::as_writable_bytes(rows);
+    for (size_t done = 0; done < out.size(); done += here.size()) {
+      const size_t bytes = std::min(here.size(), out.size() - done);
+      const auto* const from = reinterpret_cast<const std::byte*>(Data(Rows::kHidden)) + done;
+      device_.Copy(from, here.data(), {.bytes = bytes});
+      QUIRE_TRY(device_.Synchronize());
+      std::memcpy(out.data() + done, here.data(), bytes);
+    }
+    return {};
+  }
 
   void Norm(const std::vector<float>& weight) override {
     device_.Launch(NormOf(weight, Data(Rows::kNormed), count_));
@@ -173,7 +191,7 @@ class DeviceOperators final : public model::Operators {
                                 .rows = count,
                                 .round = Round::kF32,
                                 .mma = IsMma(model_.weights.head())});
-      std::byte* const here = host_logits_.bytes().data();
+      std::byte* const here = outgoing_.bytes().data();
       device_.Copy(logits_.as<void>(), here, {.bytes = count * vocab_bytes});
       QUIRE_TRY(device_.Synchronize());
       for (uint32_t i = 0; i < count; ++i) {
@@ -210,7 +228,7 @@ class DeviceOperators final : public model::Operators {
     return Copy(values.data(), values.size() * sizeof(float));
   }
   Result<void> Copy(const void* host, uint64_t bytes) {
-    if (bytes == 0 || weights_.contains(host)) return {};
+    if (bytes == 0 || host == nullptr || weights_.contains(host)) return {};  // another stage's
     QUIRE_ASSIGN(void* const there, device_.Allocate(bytes));
     weights_[host] = there;
     device_.CopyIn(host, bytes, there);
@@ -239,7 +257,7 @@ class DeviceOperators final : public model::Operators {
   DeviceBuffer angles_;
   DeviceBuffer wanted_;
   DeviceBuffer logits_;
-  const HostBuffer host_logits_;  // [kLogitRows, vocab]: one copy, and no row waits for another
+  const HostBuffer outgoing_;       // [kLogitRows, vocab]: one copy, and no row waits for another
   std::vector<float> host_angles_;  // [rows, head_dim]
 };
 

@@ -123,6 +123,50 @@ TEST_P(CudaOperators, LogitsAreTheProcessors) {
   EXPECT_EQ(device_cache->Verify().damaged, 0u);
 }
 
+// Rows pass from a stage on the device to one on the processor and to another on the device.
+TEST_P(CudaOperators, StagesOnTheDeviceAndBesideItHaveTheBitsOfTheWhole) {
+  ModelConfig config = ConfigOf(GetParam().family);
+  config.layers = 3;
+  if (!config.window_layers.empty()) config.window_layers = {0, 1, 2};
+  const auto tensors = model::RandomTensors(config, GetParam().type, 3);
+  const auto cpu = MakeCpuAttention().value();
+  const auto executor = MakeThreadPool(1);
+  const auto tokens = model::SomeTokens(60, config.vocab, 5);
+  std::vector<float> want(tokens.size() * config.vocab);
+  const auto whole = Model::Create(config, tensors, {}).value();
+  const auto whole_cache = MakeCacheOf(config, /*on_device=*/false);
+  const auto sequence = model::OpenSequence(*whole_cache, *whole, tokens);
+  const StepItem item = {
+      .sequence = sequence.get(), .tokens = tokens, .logits = want.data(), .all_logits = true};
+  Must(whole->Step({&item, 1}, *cpu, *executor));
+
+  std::vector<float> got(want.size());
+  std::vector<float> in;
+  for (uint32_t stage = 0; stage < 3; ++stage) {
+    const bool on_device = stage != 1;
+    model::LoadOptions options = {.stage = stage, .stages = 3};
+    if (on_device) {
+      options.operators = [&](const model::ForwardModel& model) {
+        return MakeOperators(*device_, model);
+      };
+    }
+    const auto own = Model::Create(config, tensors, options).value();
+    const auto cache = MakeCacheOf(own->config(), on_device);
+    const auto part = model::OpenSequence(*cache, *own, tokens);
+    const bool is_last = stage == 2;
+    std::vector<float> out(is_last ? 0 : tokens.size() * config.hidden);
+    const StepItem some = {.sequence = part.get(),
+                           .tokens = tokens,
+                           .logits = is_last ? got.data() : nullptr,
+                           .all_logits = true};
+    Must(own->StepStage(
+        {&some, 1}, {.in = stage == 0 ? nullptr : in.data(), .out = is_last ? nullptr : out.data()},
+        on_device ? *attention_ : *cpu, *executor));
+    in = std::move(out);
+  }
+  EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0);
+}
+
 // Tokens one by one, in chunks and beside others have the same bits, near those of the processor.
 TEST_P(CudaOperators, LogitsOfMma16DependOnPositionAlone) {
   const bool computes = GetParam().type != ComputeType::kF32;

@@ -31,7 +31,7 @@ class ForwardPass::Layers {
     if (!begun_) {
       FindRows();
       QUIRE_TRY(operators_.Begin(scratch_.tokens, scratch_.positions, executor_));
-      if (rows_.in != nullptr) std::copy_n(rows_.in, HiddenValues(), Hidden());
+      if (rows_.in != nullptr) operators_.PutHidden({rows_.in, HiddenValues()});
       begun_ = true;
     }
     while (layer_ < config_.layers) {
@@ -51,13 +51,12 @@ class ForwardPass::Layers {
     if (rows_.out == nullptr) {
       QUIRE_TRY(Logits());
     } else {
-      std::copy_n(Hidden(), HiddenValues(), rows_.out);
+      QUIRE_TRY(operators_.TakeHidden({rows_.out, HiddenValues()}));
     }
     return true;
   }
 
  private:
-  float* Hidden() { return operators_.Data(Rows::kHidden); }
   uint64_t HiddenValues() const { return scratch_.tokens.size() * config_.hidden; }
 
   // Rows of all items, one after the other, with their tokens and positions.

@@ -60,10 +60,6 @@ Result<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const Te
                 "this CPU has no fused multiply-add (x86 needs AVX2); its results would differ");
   }
   QUIRE_ASSIGN(const LayerRange layers, LayersOfStage(config, options.stage, options.stages));
-  if (!layers.is_whole() && options.operators) {
-    return Fail(ErrorCode::kUnsupported,
-                "model: a device computes all layers; use the processor for stages");
-  }
   QUIRE_TRY(CheckArithmetic(options));
   const bool pairs = options.arithmetic != Arithmetic::kFma32;
   QUIRE_ASSIGN(auto weights,

@@ -3,6 +3,7 @@
 #ifndef QUIRE_MODEL_OPERATORS_H_
 #define QUIRE_MODEL_OPERATORS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -75,6 +76,19 @@ class Operators {
   /// Where rows lie, in the memory of the device; valid until the next Begin.
   virtual float* Data(Rows rows) = 0;
 
+  /// kHidden, as the stage before left it.
+  /// Shape: [rows, hidden], the host's
+  virtual void PutHidden(std::span<const float> rows) {
+    std::ranges::copy(rows, Data(Rows::kHidden));
+  }
+  /// kHidden, for the stage behind; there when the call returns.
+  ///
+  /// Shape:  [rows, hidden], the host's
+  /// Errors: kIo the device failed at this or at anything before
+  virtual Result<void> TakeHidden(std::span<float> rows) {
+    std::copy_n(Data(Rows::kHidden), rows.size(), rows.data());
+    return {};
+  }
   /// kNormed = the norm of kHidden.
   virtual void Norm(const std::vector<float>& weight) = 0;
   /// y = x times the matrix; a bias, unless it is empty, joins the unrounded product.

@@ -77,6 +77,13 @@ def test_other_sequences_beside_it_change_nothing():
         check_same(run(2, "--kv", "bf16", "--beside", "3"), "bf16")
 
 
+@pytest.mark.parametrize("codec", ("bf16", "int8"))
+def test_layers_on_devices_have_the_same_bits(codec):
+    for got in (processes(2, "--kv", codec, "--device", "emulated"), threads(2, "--kv", codec, "--device", "emulated")):
+        check_same(got, codec)
+        assert got["reused_tokens"] == alone(codec)["reused_tokens"]
+
+
 @pytest.mark.parametrize("run", (processes, threads))
 def test_a_restart_finds_what_its_ranks_stored(run, tmp_path):
     store = ("--kv", "int8", "--repeat", "1", "--store", tmp_path / "store", "--load", "always")
@@ -110,7 +117,6 @@ def test_a_damaged_store_of_one_rank_is_a_miss_of_all(tmp_path):
 @pytest.mark.parametrize("flags, words", (
     (("--resident-tokens", "300"), "--resident-tokens: not possible with --ranks"),
     (("--keep", "0.5"), "--keep, --keep-blocks: not possible with --ranks"),
-    (("--device", "emulated"), "--device: not possible with --ranks"),
     (("--model", "/nonexistent"), "/nonexistent"),
 ))
 def test_what_ranks_cannot_do_is_refused(flags, words):
