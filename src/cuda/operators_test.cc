@@ -152,10 +152,10 @@ TEST_P(CudaOperators, StagesOnTheDeviceAndBesideItHaveTheBitsOfTheWhole) {
     }
     const auto own = Model::Create(config, tensors, options).value();
     const auto cache = MakeCacheOf(own->config(), on_device);
-    const auto part = model::OpenSequence(*cache, *own, tokens);
+    const auto opened = model::OpenSequence(*cache, *own, tokens);
     const bool is_last = stage == 2;
     std::vector<float> out(is_last ? 0 : tokens.size() * config.hidden);
-    const StepItem some = {.sequence = part.get(),
+    const StepItem some = {.sequence = opened.get(),
                            .tokens = tokens,
                            .logits = is_last ? got.data() : nullptr,
                            .all_logits = true};

@@ -58,9 +58,9 @@ struct TickReport {
 /// - A request that may spill gives its room away too, and goes on at once with a context that
 ///   streams from the store; when there is room for all of it, it is loaded.
 ///
-/// Threads:  Submit, Cancel, Next, Await, sessions, GiveWay, Demote, CallBetweenSteps: any. Tick, stats and
-///           sequences: one at a time; work is spread over the executor, and nothing in Tick waits
-///           for a caller
+/// Threads:  Submit, Cancel, Next, Await, sessions, GiveWay, Demote, CallBetweenSteps: any. Tick,
+///           stats and sequences: one at a time; work is spread over the executor, and nothing in
+///           Tick waits for a caller
 /// Lifetime: everything given to Create must outlive it
 class Engine {
  public:
@@ -163,8 +163,8 @@ class Engine {
     mailbox_.Demote({.request = {}, .session = session, .settled = std::move(settled)});
   }
 
-  /// Calls it on the engine's thread, at the next Tick, before that starts or computes anything: for
-  /// caches that one thread uses at a time (ranks).
+  /// Calls it on the engine's thread, at the next Tick, before that starts or computes anything:
+  /// for caches that one thread uses at a time (ranks).
   void CallBetweenSteps(std::move_only_function<void()> call) {
     mailbox_.Call({.call = std::move(call)});
   }

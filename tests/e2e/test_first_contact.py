@@ -51,6 +51,8 @@ def test_a_rehearsal_reports_every_step(folder, tmp_path):
     for codec in CODECS:
         said = steps[f"digest/{codec}"]["result"]
         assert said["cpu"] == said["emulated"] and len(said["cpu"]) == 32
+    stages = steps["digest/pipeline"]["result"]
+    assert stages["cpu"] == stages["emulated"]
     bulk = steps["digest/mma16 bulk and plain"]["result"]
     assert bulk["emulated"] == bulk["emulated:plain"] != steps["digest/bf16"]["result"]["cpu"]
     for name in ("suite/CudaAttention", "suite/CudaBlockOps", "mma16/staging", "mma16/the instruction"):

@@ -137,12 +137,13 @@ Result<void> Member::AgreeOn(const Result<void>& done) {
 
 Result<void> Member::MakeOperators() {
   if (operators_ != nullptr) return {};
-  SharedRows::Parts parts;
-  for (auto& part : parts) {
-    QUIRE_ASSIGN(part, components_.model.MakeOperators());
+  SharedRows::Slices slices;
+  for (auto& slice : slices) {
+    QUIRE_ASSIGN(slice, components_.model.MakeOperators());
   }
-  operators_ = std::make_unique<SharedRows>(
-      std::move(parts), components_.group, components_.model.config(), components_.model.compute());
+  operators_ =
+      std::make_unique<SharedRows>(std::move(slices), components_.group, components_.model.config(),
+                                   components_.model.compute());
   return {};
 }
 

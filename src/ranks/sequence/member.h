@@ -63,7 +63,8 @@ class Member {
   Result<void> Step(const Command& command, std::span<float* const> logits);
   Result<void> Rollback(const Command& command);
   Result<void> Fork(const Command& command);
-  /// Whether all ranks could do what each did by itself: else the error of the first that could not.
+  /// Whether all ranks could do what each did by itself: else the error of the first that could
+  /// not.
   Result<void> AgreeOn(const Result<void>& done);
   /// Returns when all ranks have called it.
   Result<void> Beat() { return components_.group.Barrier(); }

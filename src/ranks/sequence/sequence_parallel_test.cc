@@ -194,7 +194,7 @@ TEST_P(Ranks, GiveTheBitsOfOneProcessForMissesAndHits) {
     if (ranks == 8 && GetParam().codec != Codec::kF16) continue;
     auto machines = Machines(GetParam(), ranks);
     ExpectAllWell(RunOn(machines, [&](LeaderCache& cache, Machine& machine) {
-      // Rows of two ranks are divided into parts that travel while the next are computed.
+      // Of two ranks' rows the first half travels while the second is computed.
       const auto miss = Must(Ask(cache, machine, tokens, ranks == 2 ? 400 : 130));
       EXPECT_EQ(miss.found, 0u);
       ExpectSame(miss, expected, tokens.size());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/bits.h"
+#include "base/float_bits.h"
 
 namespace quire::ranks::sequence {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 using model::Rows;
 
 /// With fewer the weights would be read twice for too little.
-constexpr uint32_t kRowsOfPartMin = 64;
+constexpr uint32_t kRowsOfSliceMin = 64;
 
 template <typename Value>
 void Grow(std::vector<Value>& values, uint64_t count) {
@@ -23,15 +24,15 @@ void Grow(std::vector<Value>& values, uint64_t count) {
 // Values that bf16 has, so nothing is rounded.
 void ToBf16(const float* from, uint64_t count, std::byte* to) {
   for (uint64_t i = 0; i < count; ++i) {
-    const auto half = static_cast<uint16_t>(std::bit_cast<uint32_t>(from[i]) >> 16);
-    std::memcpy(to + i * sizeof(half), &half, sizeof(half));
+    const auto code = static_cast<uint16_t>(std::bit_cast<uint32_t>(from[i]) >> 16);
+    std::memcpy(to + i * sizeof(code), &code, sizeof(code));
   }
 }
 void FromBf16(const std::byte* from, uint64_t count, float* to) {
   for (uint64_t i = 0; i < count; ++i) {
-    uint16_t half = 0;
-    std::memcpy(&half, from + i * sizeof(half), sizeof(half));
-    to[i] = std::bit_cast<float>(uint32_t{half} << 16);
+    uint16_t code = 0;
+    std::memcpy(&code, from + i * sizeof(code), sizeof(code));
+    to[i] = Bf16ToF32(code);
   }
 }
 
@@ -41,34 +42,34 @@ void MultiplyBy(const std::vector<float>& factors, float* x) {
 
 }  // namespace
 
-SharedRows::SharedRows(Parts parts, Group& group, const model::ModelConfig& config,
+SharedRows::SharedRows(Slices slices, Group& group, const model::ModelConfig& config,
                        ComputeType compute)
-    : inner_(std::move(parts)),
+    : inner_(std::move(slices)),
       group_(group),
       hidden_(config.hidden),
       query_dim_(config.query_dim()),
       qkv_dim_(RowValues(config, Rows::kQkv)),
       is_bf16_(compute == ComputeType::kBf16) {}
 
-SharedRows::Run SharedRows::RunOf(uint32_t rank, uint32_t part) const {
+SharedRows::Run SharedRows::RunOf(uint32_t rank, uint32_t slice) const {
   const uint64_t first = share_.FirstOf(rank);
   const uint64_t count = share_.CountOf(rank);
-  const uint64_t begin = count * part / parts_;
-  return {.first = first + begin, .count = count * (part + 1) / parts_ - begin};
+  const uint64_t begin = count * slice / slices_;
+  return {.first = first + begin, .count = count * (slice + 1) / slices_ - begin};
 }
 
-uint64_t SharedRows::PartBytes() const {
-  const uint64_t rows = DivUp(DivUp(share_.rows, uint64_t{share_.ranks}), uint64_t{parts_});
+uint64_t SharedRows::SliceBytes() const {
+  const uint64_t rows = DivUp(DivUp(share_.rows, uint64_t{share_.ranks}), uint64_t{slices_});
   return rows * qkv_dim_ * (is_bf16_ ? sizeof(uint16_t) : sizeof(float));
 }
 
-std::span<std::byte> SharedRows::Own(uint32_t part) {
-  return std::span(own_).subspan(part * PartBytes(), PartBytes());
+std::span<std::byte> SharedRows::Own(uint32_t slice) {
+  return std::span(own_).subspan(slice * SliceBytes(), SliceBytes());
 }
 
-std::span<std::byte> SharedRows::Gathered(uint32_t part) {
-  const uint64_t bytes = share_.ranks * PartBytes();
-  return std::span(gathered_).subspan(part * bytes, bytes);
+std::span<std::byte> SharedRows::Gathered(uint32_t slice) {
+  const uint64_t bytes = share_.ranks * SliceBytes();
+  return std::span(gathered_).subspan(slice * bytes, bytes);
 }
 
 Result<void> SharedRows::Begin(std::span<const TokenId> tokens, std::span<const uint64_t> positions,
@@ -77,20 +78,20 @@ Result<void> SharedRows::Begin(std::span<const TokenId> tokens, std::span<const 
   tokens_ = tokens;
   positions_ = positions;
   share_ = {.rows = tokens.size(), .ranks = group_.size()};
-  parts_ = 1;
+  slices_ = 1;
   if (!share_.is_shared()) return inner_[0]->Begin(tokens, positions, executor);
-  if (share_.rows >= uint64_t{kRowsOfPartMin} * share_.ranks * inner_.size()) {
-    parts_ = static_cast<uint32_t>(inner_.size());
+  if (share_.rows >= uint64_t{kRowsOfSliceMin} * share_.ranks * inner_.size()) {
+    slices_ = static_cast<uint32_t>(inner_.size());
   }
-  Grow(own_, parts_ * PartBytes());
-  Grow(gathered_, parts_ * share_.ranks * PartBytes());
+  Grow(own_, slices_ * SliceBytes());
+  Grow(gathered_, slices_ * share_.ranks * SliceBytes());
   Grow(qkv_, share_.rows * qkv_dim_);
   Grow(queries_, share_.rows * query_dim_);
   Grow(attended_, share_.rows * query_dim_);
-  for (uint32_t part = 0; part < parts_; ++part) {
-    const Run run = OwnRun(part);
-    QUIRE_TRY(inner_[part]->Begin(tokens.subspan(run.first, run.count),
-                                  positions.subspan(run.first, run.count), executor));
+  for (uint32_t slice = 0; slice < slices_; ++slice) {
+    const Run run = OwnRun(slice);
+    QUIRE_TRY(inner_[slice]->Begin(tokens.subspan(run.first, run.count),
+                                   positions.subspan(run.first, run.count), executor));
   }
   return {};
 }
@@ -106,7 +107,7 @@ float* SharedRows::Data(Rows rows) {
 }
 
 void SharedRows::Norm(const std::vector<float>& weight) {
-  for (uint32_t part = 0; part < parts_; ++part) inner_[part]->Norm(weight);
+  for (uint32_t slice = 0; slice < slices_; ++slice) inner_[slice]->Norm(weight);
 }
 
 void SharedRows::Multiply(const model::PackedMatrix& matrix, const std::vector<float>& bias, Rows x,
@@ -116,33 +117,33 @@ void SharedRows::Multiply(const model::PackedMatrix& matrix, const std::vector<f
     qkv_bias_ = &bias;
     return;
   }
-  for (uint32_t part = 0; part < parts_; ++part) inner_[part]->Multiply(matrix, bias, x, y);
+  for (uint32_t slice = 0; slice < slices_; ++slice) inner_[slice]->Multiply(matrix, bias, x, y);
 }
 
 // Where the group fails it says so again in the attention that follows.
 void SharedRows::Rotate(const model::LayerWeights& layer, bool factors) {
   if (!share_.is_shared()) return inner_[0]->Rotate(layer, factors);
   std::vector<Transfer> under_way;
-  for (uint32_t part = 0; part < parts_; ++part) {
-    inner_[part]->Multiply(*qkv_matrix_, *qkv_bias_, Rows::kNormed, Rows::kQkv);
-    inner_[part]->Rotate(layer, /*factors=*/false);  // with them they would not be bf16
-    Pack(part);
-    auto begun = group_.BeginAllGather(Own(part), Gathered(part));
+  for (uint32_t slice = 0; slice < slices_; ++slice) {
+    inner_[slice]->Multiply(*qkv_matrix_, *qkv_bias_, Rows::kNormed, Rows::kQkv);
+    inner_[slice]->Rotate(layer, /*factors=*/false);  // with them they would not be bf16
+    Pack(slice);
+    auto begun = group_.BeginAllGather(Own(slice), Gathered(slice));
     if (!begun) return;
     under_way.push_back(*std::move(begun));
   }
-  for (uint32_t part = 0; part < parts_; ++part) {
-    if (!under_way[part].Wait()) return;
-    Unpack(part, layer, factors);
+  for (uint32_t slice = 0; slice < slices_; ++slice) {
+    if (!under_way[slice].Wait()) return;
+    Unpack(slice, layer, factors);
   }
 }
 
 // Queries, K and V of the own rows, for the others.
-void SharedRows::Pack(uint32_t part) {
+void SharedRows::Pack(uint32_t slice) {
   const uint64_t kv_dim = qkv_dim_ - query_dim_;
-  const float* queries = inner_[part]->Data(Rows::kQueries);
-  const float* kv = inner_[part]->Data(Rows::kQkv) + query_dim_;
-  std::byte* to = Own(part).data();
+  const float* queries = inner_[slice]->Data(Rows::kQueries);
+  const float* kv = inner_[slice]->Data(Rows::kQkv) + query_dim_;
+  std::byte* to = Own(slice).data();
   const auto put = [&](const float* values, uint64_t count) {
     if (is_bf16_) {
       ToBf16(values, count, to);
@@ -152,17 +153,17 @@ void SharedRows::Pack(uint32_t part) {
       to += count * sizeof(float);
     }
   };
-  for (uint64_t row = 0; row < OwnRun(part).count; ++row) {
+  for (uint64_t row = 0; row < OwnRun(slice).count; ++row) {
     put(queries + row * query_dim_, query_dim_);
     put(kv + row * qkv_dim_, kv_dim);
   }
 }
 
-void SharedRows::Unpack(uint32_t part, const model::LayerWeights& layer, bool factors) {
+void SharedRows::Unpack(uint32_t slice, const model::LayerWeights& layer, bool factors) {
   const uint64_t kv_dim = qkv_dim_ - query_dim_;
-  const std::byte* const all = Gathered(part).data();
+  const std::byte* const all = Gathered(slice).data();
   executor_->ParallelFor(share_.ranks, [&](uint32_t rank, uint32_t /*worker*/) {
-    const std::byte* from = all + rank * PartBytes();
+    const std::byte* from = all + rank * SliceBytes();
     const auto take = [&](float* values, uint64_t count) {
       if (is_bf16_) {
         FromBf16(from, count, values);
@@ -172,7 +173,7 @@ void SharedRows::Unpack(uint32_t part, const model::LayerWeights& layer, bool fa
         from += count * sizeof(float);
       }
     };
-    const Run run = RunOf(rank, part);
+    const Run run = RunOf(rank, slice);
     for (uint64_t row = run.first; row < run.first + run.count; ++row) {
       float* const queries = queries_.data() + row * query_dim_;
       float* const keys = qkv_.data() + row * qkv_dim_ + query_dim_;
@@ -186,22 +187,22 @@ void SharedRows::Unpack(uint32_t part, const model::LayerWeights& layer, bool fa
 }
 
 void SharedRows::RoundAttended() {
-  for (uint32_t part = 0; part < parts_; ++part) {
+  for (uint32_t slice = 0; slice < slices_; ++slice) {
     if (share_.is_shared()) {
-      const Run run = OwnRun(part);
+      const Run run = OwnRun(slice);
       std::copy_n(attended_.data() + run.first * query_dim_, run.count * query_dim_,
-                  inner_[part]->Data(Rows::kAttended));
+                  inner_[slice]->Data(Rows::kAttended));
     }
-    inner_[part]->RoundAttended();
+    inner_[slice]->RoundAttended();
   }
 }
 
 void SharedRows::Gate() {
-  for (uint32_t part = 0; part < parts_; ++part) inner_[part]->Gate();
+  for (uint32_t slice = 0; slice < slices_; ++slice) inner_[slice]->Gate();
 }
 
 void SharedRows::Add() {
-  for (uint32_t part = 0; part < parts_; ++part) inner_[part]->Add();
+  for (uint32_t slice = 0; slice < slices_; ++slice) inner_[slice]->Add();
 }
 
 // What every rank has of them, in the order of the rows, to last_.
@@ -218,11 +219,11 @@ Result<void> SharedRows::GatherHidden(std::span<const uint32_t> rows) {
   std::vector<float> own(floats);
   std::vector<float> all(share_.ranks * floats);
   float* next = own.data();
-  for (uint32_t part = 0; part < parts_; ++part) {
-    const Run run = OwnRun(part);
+  for (uint32_t slice = 0; slice < slices_; ++slice) {
+    const Run run = OwnRun(slice);
     for (const uint32_t row : rows) {
       if (row < run.first || row >= run.first + run.count) continue;
-      next = std::copy_n(inner_[part]->Data(Rows::kHidden) + (row - run.first) * hidden_, hidden_,
+      next = std::copy_n(inner_[slice]->Data(Rows::kHidden) + (row - run.first) * hidden_, hidden_,
                          next);
     }
   }

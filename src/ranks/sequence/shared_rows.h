@@ -17,19 +17,19 @@
 namespace quire::ranks::sequence {
 
 /// Every rank makes the same calls. Of a pass with many rows each rank computes its own (RowShare),
-/// with the bits that they have on one rank; all-gathers in each layer bring queries, K and V of all
-/// rows to all ranks, which attend to all of them, each over its own lanes (RankAttention). The rows
-/// of a rank are two parts: what the first part needs travels while the second one is computed.
+/// with the bits that they have on one rank; all-gathers in each layer bring queries, K and V of
+/// all rows to all ranks, which attend to all of them, each over its own lanes (RankAttention).
+/// Many rows of a rank are two slices: those of the first travel while the second is computed.
 ///
 /// Errors:   where the group fails, the attention that follows, or Logits, says so
 /// Threads:  as Operators
 /// Lifetime: the group must outlive it
 class SharedRows final : public model::Operators {
  public:
-  using Parts = std::array<std::unique_ptr<model::Operators>, 2>;
+  using Slices = std::array<std::unique_ptr<model::Operators>, 2>;
 
-  /// `parts`: of the processor, and of a model of this shape.
-  SharedRows(Parts parts, Group& group, const model::ModelConfig& config, ComputeType compute);
+  /// `slices`: of the processor, and of a model of this shape.
+  SharedRows(Slices slices, Group& group, const model::ModelConfig& config, ComputeType compute);
 
   bool on_host() const override { return true; }
   Result<void> Begin(std::span<const TokenId> tokens, std::span<const uint64_t> positions,
@@ -53,17 +53,17 @@ class SharedRows final : public model::Operators {
     uint64_t first = 0;
     uint64_t count = 0;
   };
-  Run RunOf(uint32_t rank, uint32_t part) const;
-  Run OwnRun(uint32_t part) const { return RunOf(group_.rank(), part); }
-  /// Of what one rank sends of a part.
-  uint64_t PartBytes() const;
-  std::span<std::byte> Own(uint32_t part);
-  std::span<std::byte> Gathered(uint32_t part);
-  void Pack(uint32_t part);
-  void Unpack(uint32_t part, const model::LayerWeights& layer, bool factors);
+  Run RunOf(uint32_t rank, uint32_t slice) const;
+  Run OwnRun(uint32_t slice) const { return RunOf(group_.rank(), slice); }
+  /// Of what one rank sends of a slice.
+  uint64_t SliceBytes() const;
+  std::span<std::byte> Own(uint32_t slice);
+  std::span<std::byte> Gathered(uint32_t slice);
+  void Pack(uint32_t slice);
+  void Unpack(uint32_t slice, const model::LayerWeights& layer, bool factors);
   Result<void> GatherHidden(std::span<const uint32_t> rows);
 
-  const Parts inner_;
+  const Slices inner_;
   Group& group_;
   const uint64_t hidden_;
   const uint64_t query_dim_;
@@ -75,11 +75,11 @@ class SharedRows final : public model::Operators {
   std::span<const TokenId> tokens_{};
   std::span<const uint64_t> positions_{};
   RowShare share_{};
-  uint32_t parts_ = 1;
+  uint32_t slices_ = 1;
   const model::PackedMatrix* qkv_matrix_ = nullptr;
   const std::vector<float>* qkv_bias_ = nullptr;
-  std::vector<std::byte> own_{};       // [parts][rows of one rank, qkv_dim]: on its way
-  std::vector<std::byte> gathered_{};  // [parts][ranks] of that
+  std::vector<std::byte> own_{};       // [slices][rows of one rank, qkv_dim]: on its way
+  std::vector<std::byte> gathered_{};  // [slices][ranks] of that
   std::vector<float> qkv_{};           // [rows, qkv_dim], queries missing
   std::vector<float> queries_{};       // [rows, query_dim]
   std::vector<float> attended_{};      // [rows, query_dim]
