@@ -296,7 +296,6 @@ Result<void> CheckFlagsWithRanks(const RuntimeFlags& flags) {
   };
   if (flags.device.device != "cpu" && !IsPipeline(flags)) return refuse("--device");
   if (flags.resident_tokens > 0) return refuse("--resident-tokens");
-  if (!flags.remote.empty()) return refuse("--remote");
   if (!flags.ladder.empty()) return refuse("--ladder");
   if (!flags.adapters.empty()) return refuse("--adapter");
   return {};

@@ -94,6 +94,20 @@ def test_a_second_machine_computes_only_the_rest(server, key, tmp_path):
     assert fourth["logits_digest"] == second["logits_digest"]
 
 
+@pytest.mark.parametrize("mode", ("sequence", "pipeline"))
+def test_ranks_on_other_machines_find_what_ranks_computed(server, key, tmp_path, mode):
+    prompt, ranks = ids(11, 1500), ["--ranks", mode, "--rank-threads", 2, "--max-seq-len", 4096]
+    flags = [*ranks, "--remote", at(server, f"ranks-{mode}"), "--fleet-key", key, "--load", "always"]
+    first = run(*flags, "--store", tmp_path / "a", "--remote-writes", "all", prompt=prompt)
+    again = run(*flags, prompt=prompt)
+    assert (first["reused_tokens"], again["reused_tokens"]) == (0, reusable(again))
+    wanted = run("--max-seq-len", 4096, prompt=prompt)["logits_digest"]
+    assert first["logits_digest"] == again["logits_digest"] == wanted
+    # One process has blocks of other tokens, or of all layers: it finds none of theirs.
+    other = run(*flags[len(ranks):], "--max-seq-len", 4096, prompt=prompt)
+    assert other["reused_tokens"] == 0 and other["logits_digest"] == wanted
+
+
 def test_nothing_is_shared_without_the_key(server, key, tmp_path, alone):
     flags = ["--remote", at(server, "keys"), "--load", "always"]
     first = run(*flags, "--fleet-key", key)
