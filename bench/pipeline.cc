@@ -142,24 +142,13 @@ class TwoThreads {
 /// One rank on one core, and the group.
 class Contestants {
  public:
-  /// `processes`: the group; null: threads.
-  explicit Contestants(ranks::Group* processes)
-      : threads_(processes == nullptr ? std::make_unique<TwoThreads>() : nullptr),
-        group_(processes == nullptr ? threads_->group() : *processes),
-        stage_(MakeStage(0, group_.size())) {
-    engine_alone_ = MakeEngine(alone_, *alone_.cache, {.weights = alone_.model->fingerprint()},
-                               /*flow=*/nullptr);
-    SetPriority(2);
-    ring_ = std::make_unique<ranks::pipeline::Ring>(group_, SystemClock());
-    SetPriority(0);
-    leader_ = std::make_unique<ranks::pipeline::Leader>(
-        ranks::pipeline::Leader::Components{
-            .model = *stage_.model, .attention = *stage_.attention, .executor = *stage_.executor},
-        ranks::pipeline::StageSetup{.rank = 0, .ranks = group_.size()}, *ring_);
+  /// `processes`: the group; null: threads. Errors: a rank is lost
+  static Result<std::shared_ptr<Contestants>> Create(ranks::Group* processes) {
+    std::shared_ptr<Contestants> made(new Contestants(processes));
     Identity identity;
-    Must(leader_->Join(identity));
-    cache_ = std::make_unique<ranks::pipeline::PipelineCache>(*stage_.cache, *leader_);
-    engine_ = MakeEngine(stage_, *cache_, identity, leader_.get());
+    QUIRE_TRY(made->leader_->Join(identity));
+    made->engine_ = MakeEngine(made->stage_, *made->cache_, identity, made->leader_.get());
+    return made;
   }
   ~Contestants() {
     engine_.reset();
@@ -179,6 +168,22 @@ class Contestants {
   }
 
  private:
+  explicit Contestants(ranks::Group* processes)
+      : threads_(processes == nullptr ? std::make_unique<TwoThreads>() : nullptr),
+        group_(processes == nullptr ? threads_->group() : *processes),
+        stage_(MakeStage(0, group_.size())) {
+    engine_alone_ = MakeEngine(alone_, *alone_.cache, {.weights = alone_.model->fingerprint()},
+                               /*flow=*/nullptr);
+    SetPriority(2);
+    ring_ = std::make_unique<ranks::pipeline::Ring>(group_, SystemClock());
+    SetPriority(0);
+    leader_ = std::make_unique<ranks::pipeline::Leader>(
+        ranks::pipeline::Leader::Components{
+            .model = *stage_.model, .attention = *stage_.attention, .executor = *stage_.executor},
+        ranks::pipeline::StageSetup{.rank = 0, .ranks = group_.size()}, *ring_);
+    cache_ = std::make_unique<ranks::pipeline::PipelineCache>(*stage_.cache, *leader_);
+  }
+
   Stage alone_ = MakeStage(0, 1);
   std::unique_ptr<serve::Engine> engine_alone_;
   std::unique_ptr<TwoThreads> threads_;  // null: processes
@@ -200,7 +205,7 @@ Case PipelineCase(const std::string& name, const PipelineLoad& load, ranks::Grou
               ErrorCode::kInvalidArgument,
               fmt::format("pipeline: {} ranks; its model has {} layers", ranks, kPipelineLayers));
         }
-        auto both = std::make_shared<Contestants>(group);
+        QUIRE_ASSIGN(const auto both, Contestants::Create(group));
         return Timed{
             .unit = "tokens/s",
             .amount = static_cast<double>(load.tokens()),

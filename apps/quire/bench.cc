@@ -297,15 +297,22 @@ Result<void> FollowRank0(const std::vector<bench::Case>& cases, ranks::Group& gr
 Result<int> RunOnRanks(const BenchFlags& flags, ranks::Group& group) {
   const bool sequence = flags.ranks.mode == "sequence";
   const std::string_view measured_by = sequence ? "ranks" : "pipeline";
-  if (flags.name != measured_by || !flags.against.empty() || flags.instructions ||
-      flags.device.device != "cpu") {
+  const bool has_others = !flags.against.empty() || !flags.trace.empty() || flags.instructions ||
+                          flags.slices || flags.device.device != DeviceFlags{}.device ||
+                          flags.device.arithmetic != DeviceFlags{}.arithmetic;
+  if (flags.name != measured_by || has_others) {
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("--ranks {}: measured by `quire bench {}`, without --against, "
-                            "--instructions and --device",
+                fmt::format("--ranks {}: measured by `quire bench {}`, with no flags but --case, "
+                            "--pairs and --json",
                             flags.ranks.mode, measured_by));
   }
   if (sequence) QUIRE_TRY(SequenceRanks::ShareOf(group));
   std::vector<bench::Case> cases = Benches().at(flags.name)({.group = &group});
+  if (std::ranges::none_of(cases, [&](const auto& each) { return IsWanted(flags, each.name); })) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("no case of {} on {} ranks has \"{}\" in its name", flags.name,
+                            group.size(), flags.wanted));
+  }
   if (group.rank() != 0) {
     QUIRE_TRY(FollowRank0(cases, group));
     return kOk;

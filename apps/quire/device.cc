@@ -41,7 +41,10 @@ bool IsDeviceName(const std::string& name) {
 std::string DeviceOfRank(const std::string& name, [[maybe_unused]] uint32_t local_rank) {
 #if defined(QUIRE_WITH_CUDA)
   const size_t count = cuda::ListDevices().size();
-  if (name == "cuda" && count > 0) return fmt::format("cuda:{}", local_rank % count);
+  if (BareName(name) == "cuda" && count > 0) {
+    const std::string_view rest = std::string_view(name).substr(BareName(name).size());
+    return fmt::format("cuda:{}{}", local_rank % count, rest);
+  }
 #endif
   return name;
 }

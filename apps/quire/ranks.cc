@@ -6,6 +6,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -45,8 +47,24 @@ void AddRanksFlags(Command& command, RanksFlags& flags) {
 Result<std::unique_ptr<RankProcess>> RankProcess::Start(const RanksFlags& flags) {
   QUIRE_ASSIGN(auto mpi, ranks::MpiRanks::Start());
   const auto deadline_us = static_cast<uint64_t>(flags.deadline_s * 1e6);
-  return std::unique_ptr<RankProcess>(
+  std::unique_ptr<RankProcess> process(
       new RankProcess(std::move(mpi), {.deadline_us = deadline_us}));
+  QUIRE_TRY(process->CheckSettings());
+  return process;
+}
+
+Result<void> RankProcess::CheckSettings() {
+  const std::string own = ranks::MpiRanks::MessageSettings();
+  QUIRE_ASSIGN(const auto all, group_.AllGatherAny(std::as_bytes(std::span(own))));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string said(reinterpret_cast<const char*>(all[rank].data()), all[rank].size());
+    if (said == own) continue;
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("ranks: rank {} has {}, rank {} has {}; say it once for all ranks, "
+                            "with mpirun --mca",
+                            group_.rank(), own, rank, said));
+  }
+  return {};
 }
 
 RankProcess::RankProcess(std::unique_ptr<ranks::MpiRanks> mpi, const ranks::GroupOptions& options)

@@ -32,7 +32,7 @@ void AddRanksFlags(Command& command, RanksFlags& flags);
 /// This process among its ranks, from its start to its end.
 class RankProcess {
  public:
-  /// Errors: as ranks::MpiRanks::Start
+  /// Errors: as ranks::MpiRanks::Start; kInvalidArgument MPI is set up otherwise on another rank
   static Result<std::unique_ptr<RankProcess>> Start(const RanksFlags& flags);
 
   /// Where End was not called, the others are told that this rank is gone.
@@ -47,6 +47,7 @@ class RankProcess {
 
  private:
   RankProcess(std::unique_ptr<ranks::MpiRanks> mpi, const ranks::GroupOptions& options);
+  Result<void> CheckSettings();
 
   std::unique_ptr<ranks::MpiRanks> mpi_;
   ranks::Group group_;

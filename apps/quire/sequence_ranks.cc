@@ -30,10 +30,11 @@ SequenceRanks::SequenceRanks(ranks::sequence::ShareCache cache, const Components
 
 Result<std::unique_ptr<SequenceRanks>> SequenceRanks::Join(const Components& components) {
   QUIRE_ASSIGN(const ranks::sequence::LaneShare share, ShareOf(components.group));
-  QUIRE_ASSIGN(auto cache,
-               ranks::sequence::ShareCache::Create(
-                   components.cache, components.identity, share,
-                   {.vocab = components.model.config().vocab, .loads = components.loads}));
+  QUIRE_ASSIGN(auto cache, ranks::sequence::ShareCache::Create(
+                               components.cache, components.identity, share,
+                               {.vocab = components.model.config().vocab,
+                                .loads = components.loads,
+                                .load_timeout_us = components.group.options().deadline_us / 2}));
   std::unique_ptr<SequenceRanks> joined(new SequenceRanks(std::move(cache), components));
   // Whatever decides bits; secrets differ, each rank has a store of its own.
   Identity same = components.identity;

@@ -248,6 +248,7 @@ Result<int> Serve(const ServeFlags& flags, ranks::Group* group) {
   if (group != nullptr) {
     options.ranks_mode = flags.runtime.ranks.mode;
     options.ranks_count = group->size();
+    options.publishes = false;  // rank 0 knows of its own store alone
   }
   if (runtime->engine().adapters().Find(options.model_name)) {
     return Fail(

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
 namespace quire::ranks {
 
 std::unexpected<Error> GroupCache::Refuse(std::string_view what) const {
@@ -17,17 +20,23 @@ Result<TenantId> GroupCache::AddTenant(const TenantOptions& options) {
 }
 
 Result<EraseReport> GroupCache::Erase(TenantId tenant) {
-  auto erased = inner().Erase(tenant);
-  if (!erased && erased.error().code == ErrorCode::kNotFound) return erased;
-  const auto told = TellOthers({.kind = TenantChange::Kind::kErase, .tenant = tenant});
-  if (!told && erased) return std::unexpected(told.error());
-  return erased;
+  QUIRE_TRY(inner().tenant_stats(tenant));
+  std::optional<Result<EraseReport>> erased;
+  const auto told = TellOthers({.kind = TenantChange::Kind::kErase, .tenant = tenant},
+                               [&] { erased = inner().Erase(tenant); });
+  if (!erased) erased = inner().Erase(tenant);  // the group has failed before
+  if (!told && *erased) return std::unexpected(told.error());
+  return *std::move(erased);
 }
 
+// Others first: what rank 0 has removed it could not name to them again.
 Result<void> GroupCache::RemoveTenant(TenantId tenant) {
   if (tenant == kDefaultTenant) return inner().RemoveTenant(tenant);
   QUIRE_TRY(inner().tenant_stats(tenant));
-  QUIRE_TRY(TellOthers({.kind = TenantChange::Kind::kRemove, .tenant = tenant}));
+  if (auto told = TellOthers({.kind = TenantChange::Kind::kRemove, .tenant = tenant}); !told) {
+    static_cast<void>(inner().Erase(tenant));
+    return told;
+  }
   return inner().RemoveTenant(tenant);
 }
 

@@ -3,6 +3,7 @@
 #define QUIRE_RANKS_GROUP_CACHE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -26,9 +27,10 @@ class GroupCache : public registry::ForwardingCache {
 
   /// On all ranks. Errors: as Cache; where another rank alone refuses, the group has failed
   Result<TenantId> AddTenant(const TenantOptions& options) override;
-  /// On all ranks, whatever fails on one of them. The report is rank 0's.
+  /// On all ranks at the same time, whatever fails on one of them. The report is rank 0's.
   Result<EraseReport> Erase(TenantId tenant) override;
-  /// Errors: as Cache, of any rank; after kBusy some ranks have it no more: call it again
+  /// Errors: as Cache, of any rank; after kBusy it is erased, and some ranks have it no more: call
+  ///         it again
   Result<void> RemoveTenant(TenantId tenant) override;
   /// On all ranks or on none. Errors: as Cache, of any rank
   Result<void> SetLimits(TenantId tenant, uint64_t quota_bytes, uint64_t floor_bytes) override;
@@ -40,9 +42,12 @@ class GroupCache : public registry::ForwardingCache {
   Result<uint64_t> Demote(const AcquireRequest&) override { return Refuse("demote"); }
 
  protected:
-  /// Every other rank takes the change. Errors: of the first that could not, which ends the group
-  ///         where a tenant was to be added; those of the group
-  virtual Result<void> TellOthers(const TenantChange& change) = 0;
+  /// Every other rank takes the change; `meanwhile` is what this one does.
+  ///
+  /// Errors: of the first that could not, which ends the group where a tenant was to be added;
+  ///         those of the group
+  virtual Result<void> TellOthers(
+      const TenantChange& change, const std::function<void()>& meanwhile = [] {}) = 0;
   std::unexpected<Error> Refuse(std::string_view what) const;
 
  private:

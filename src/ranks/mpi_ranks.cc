@@ -21,12 +21,12 @@ Result<void> Check(const Libmpi& mpi, const char* what, int code) {
   return Fail(ErrorCode::kIo, fmt::format("{}: {}", what, std::string_view(text.data(), length)));
 }
 
+constexpr const char* kEagerLimit = "OMPI_MCA_btl_tcp_eager_limit";
+
 /// Open MPI sends larger messages over TCP piece by piece, in calls that test them. Up to here it
-/// gives all bytes to the system, which sends them while this rank computes. Unless the user says
-/// otherwise (`mpirun --mca btl_tcp_eager_limit`).
-void SendLargeMessagesAtOnce() {
-  setenv("OMPI_MCA_btl_tcp_eager_limit", "8388608", /*overwrite=*/0);
-}
+/// gives the system what the socket's buffer takes, and the system sends that while this rank
+/// computes. Unless the user says otherwise (`mpirun --mca btl_tcp_eager_limit`).
+void SendLargeMessagesAtOnce() { setenv(kEagerLimit, "4194304", /*overwrite=*/0); }
 
 class MpiMessage final : public Message {
  public:
@@ -120,6 +120,11 @@ class StartedRanks final : public MpiRanks {
 };
 
 }  // namespace
+
+std::string MpiRanks::MessageSettings() {
+  const char* const limit = std::getenv(kEagerLimit);
+  return fmt::format("{}={}", kEagerLimit, limit == nullptr ? "" : limit);
+}
 
 Result<std::unique_ptr<MpiRanks>> MpiRanks::Start() {
   // Without mpirun MPI would start a daemon for this one process.

@@ -3,6 +3,7 @@
 #define QUIRE_RANKS_MPI_RANKS_H_
 
 #include <memory>
+#include <string>
 
 #include "quire/error.h"
 #include "ranks/transport.h"
@@ -20,6 +21,8 @@ class MpiRanks {
   virtual ~MpiRanks() = default;
 
   virtual Transport& transport() = 0;
+  /// How MPI divides messages. It must be the same on all ranks: MPI does not check it.
+  static std::string MessageSettings();
   /// Ends all ranks, those too that are stopped or hang, and this process with `exit_code`.
   [[noreturn]] virtual void Abort(int exit_code) = 0;
 };

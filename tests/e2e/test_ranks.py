@@ -267,9 +267,23 @@ def test_processes_are_measured_together(bench, mode, case):
 
 def test_a_bench_that_cannot_be_measured_on_ranks_says_which_can():
     for words in (("index", "--ranks", "sequence"), ("ranks", "--ranks", "pipeline"),
-                  ("pipeline", "--ranks", "pipeline", "--instructions")):
+                  ("pipeline", "--ranks", "pipeline", "--instructions"), ("ranks", "--ranks", "sequence", "--arithmetic", "dot16")):
         done = quire_cli.run("bench", *words, "--rank-threads", 2)
         assert done.exit_code != 0 and f"measured by `quire bench {'ranks' if words[2] == 'sequence' else 'pipeline'}`" in done.stderr
+
+
+def test_a_bench_without_a_case_says_so():
+    for words in (("--case", "nothing"), ()):
+        done = quire_cli.run("bench", "ranks", "--ranks", "sequence", "--rank-threads", 2 if words else 1, *words)
+        assert done.exit_code != 0 and "no case of ranks on" in done.stderr, done.describe()
+
+
+def test_ranks_whose_mpi_is_set_up_otherwise_are_named():
+    flags = prompt("--ranks", "sequence")
+    other = ["env", "OMPI_MCA_btl_tcp_eager_limit=1000000", str(quire_cli.binary())]
+    command = [*mpirun(1), str(quire_cli.binary()), *flags, ":", "-n", "1", *other, *flags]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False, text=True)
+    assert done.returncode != 0 and "say it once for all ranks" in done.stderr, done.stderr
 
 
 def test_a_rank_that_is_lost_while_it_is_measured_is_named():

@@ -86,10 +86,18 @@ std::unexpected<Error> PipelineSequence::Refuse(std::string_view what) {
                           what));
 }
 
-Result<void> PipelineCache::TellOthers(const TenantChange& change) {
-  QUIRE_ASSIGN(const Message all,
-               leader_.Call({.command = Command::kTenant, .text = Write(change)}));
-  if (all.error) return std::unexpected(*all.error);
+Result<void> PipelineCache::TellOthers(const TenantChange& change,
+                                       const std::function<void()>& meanwhile) {
+  std::optional<Error> refused;
+  QUIRE_ASSIGN(const uint64_t asked,
+               leader_.Ask({.command = Command::kTenant, .text = Write(change)},
+                           [&refused](const Message& all) { refused = all.error; }));
+  meanwhile();
+  if (auto answered = leader_.Await(asked); !answered) {
+    leader_.Forget(asked);
+    return answered;
+  }
+  if (refused) return std::unexpected(*std::move(refused));
   return {};
 }
 

@@ -95,7 +95,8 @@ class PipelineCache final : public GroupCache {
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
 
  private:
-  Result<void> TellOthers(const TenantChange& change) override;
+  Result<void> TellOthers(const TenantChange& change,
+                          const std::function<void()>& meanwhile) override;
 
   Leader& leader_;
   uint64_t last_number_ = 0;  // of a sequence

@@ -35,6 +35,7 @@ Digest StateAfter(const Digest& state, const Message& message, std::span<const u
     hash.UpdateNumber(item.tokens);
   }
   hash.Update(std::as_bytes(std::span(message.tokens)));
+  hash.Update(std::as_bytes(std::span(message.text)));
   hash.Update(std::as_bytes(lengths));
   return hash.Finish();
 }
@@ -100,7 +101,8 @@ Result<void> Stage::Take(Message& message) {
                         .sequence = message.sequence,
                         .position = message.position,
                         .items = message.items,
-                        .tokens = message.tokens};
+                        .tokens = message.tokens,
+                        .text = message.text};
   try {
     switch (message.command) {
       case Command::kJoin: QUIRE_TRY(Join(message)); break;

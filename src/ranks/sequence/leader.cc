@@ -125,9 +125,11 @@ Result<std::unique_ptr<Sequence>> LeaderCache::Open(Plan plan, const SequenceOpt
 }
 
 // A tenant that some ranks have and others not is of no use.
-Result<void> LeaderCache::TellOthers(const TenantChange& change) {
+Result<void> LeaderCache::TellOthers(const TenantChange& change,
+                                     const std::function<void()>& meanwhile) {
   acquired_ = nullptr;
   QUIRE_TRY(Tell({.verb = Verb::kTenant, .text = Write(change)}));
+  meanwhile();
   auto agreed = member_.AgreeOn({});
   if (agreed || change.kind != TenantChange::Kind::kAdd) return agreed;
   return std::unexpected(member_.group().Fail(std::move(agreed).error()));

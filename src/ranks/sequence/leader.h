@@ -43,7 +43,8 @@ class LeaderCache final : public GroupCache, public model::StepRunner {
 
  private:
   class LeaderSequence;
-  Result<void> TellOthers(const TenantChange& change) override;
+  Result<void> TellOthers(const TenantChange& change,
+                          const std::function<void()>& meanwhile) override;
   Result<void> Tell(const Command& command);
 
   Member& member_;

@@ -195,7 +195,7 @@ TEST_P(Ranks, GiveTheBitsOfOneProcessForMissesAndHits) {
     auto machines = Machines(GetParam(), ranks);
     ExpectAllWell(RunOn(machines, [&](LeaderCache& cache, Machine& machine) {
       // Of two ranks' rows the first half travels while the second is computed.
-      const auto miss = Must(Ask(cache, machine, tokens, ranks == 2 ? 400 : 130));
+      const auto miss = Must(Ask(cache, machine, tokens, ranks == 2 ? 401 : 130));
       EXPECT_EQ(miss.found, 0u);
       ExpectSame(miss, expected, tokens.size());
       const auto hit = Must(Ask(cache, machine, tokens, 1));

@@ -27,7 +27,7 @@ Result<ShareCache> ShareCache::Create(Cache& cache, const Identity& identity,
   QUIRE_ASSIGN(
       const Stamps stamps,
       Stamps::Create(options.vocab, cache.options().profile.block_tokens, identity.domain.secret));
-  return ShareCache(cache, identity, share, stamps, options.loads);
+  return ShareCache(cache, identity, share, stamps, options);
 }
 
 SequenceOptions ShareCache::OfShare(SequenceOptions options) const {
@@ -46,7 +46,7 @@ Result<Plan> ShareCache::Find(std::span<const TokenId> own, const Request& reque
                                 .open_as = request.open_as != nullptr ? &open_as : nullptr};
   QUIRE_ASSIGN(Plan plan, cache_->Acquire(asked));
   if (!loads_ || plan.loadable_tokens() == 0) return plan;
-  auto ticket = cache_->Load(std::move(plan), {});
+  auto ticket = cache_->Load(std::move(plan), {.timeout_us = load_timeout_us_});
   if (ticket) return ticket->Take();
   return cache_->Acquire(asked);
 }

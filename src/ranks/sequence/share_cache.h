@@ -20,6 +20,8 @@ class ShareCache {
   struct Options {
     uint32_t vocab = 0;
     bool loads = true;  // what its store has
+    // What has not come by then counts as missed: the other ranks wait for it. 0: no limit.
+    uint64_t load_timeout_us = 0;
   };
   struct Request {
     TenantId tenant = kDefaultTenant;
@@ -55,8 +57,13 @@ class ShareCache {
 
  private:
   ShareCache(Cache& cache, const Identity& identity, const LaneShare& share, const Stamps& stamps,
-             bool loads)
-      : cache_(&cache), identity_(&identity), share_(share), stamps_(stamps), loads_(loads) {}
+             const Options& options)
+      : cache_(&cache),
+        identity_(&identity),
+        share_(share),
+        stamps_(stamps),
+        loads_(options.loads),
+        load_timeout_us_(options.load_timeout_us) {}
   SequenceOptions OfShare(SequenceOptions options) const;
   Result<Plan> Find(std::span<const TokenId> own, const Request& request) const;
 
@@ -65,6 +72,7 @@ class ShareCache {
   LaneShare share_;
   Stamps stamps_;
   bool loads_;
+  uint64_t load_timeout_us_;
 };
 
 }  // namespace quire::ranks::sequence

@@ -21,10 +21,12 @@ void Grow(std::vector<Value>& values, uint64_t count) {
   if (values.size() < count) values.resize(count);
 }
 
-// Values that bf16 has, so nothing is rounded.
+// Values that bf16 has: what Rotate and Multiply leave of a model that computes in bf16.
 void ToBf16(const float* from, uint64_t count, std::byte* to) {
   for (uint64_t i = 0; i < count; ++i) {
-    const auto code = static_cast<uint16_t>(std::bit_cast<uint32_t>(from[i]) >> 16);
+    const auto bits = std::bit_cast<uint32_t>(from[i]);
+    QUIRE_DCHECK((bits & 0xffff) == 0);
+    const auto code = static_cast<uint16_t>(bits >> 16);
     std::memcpy(to + i * sizeof(code), &code, sizeof(code));
   }
 }

@@ -34,6 +34,12 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
                                    Handled& handled) {
   if (draining_) return std::unexpected(ShuttingDown());
   QUIRE_ASSIGN(ApiCall call, ParseCall(endpoint, request.body, options_.choices_max));
+  if (call.publishes && !options_.ranks_mode.empty()) {
+    return BadRequest("kv_transfer",
+                      fmt::format("not possible with --ranks {}: rank 0 does not know what the "
+                                  "others have written; serve from one process for that",
+                                  options_.ranks_mode));
+  }
   if (call.publishes && !options_.publishes) {
     return BadRequest(
         "kv_transfer",

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <filesystem>
 #include <future>
+#include <new>
 #include <system_error>
+#include <utility>
 
 #include "serve/driver.h"
 #include "serve/http/api_error.h"
@@ -122,9 +125,16 @@ ApiResult<Reply> Service::OneLease(const HttpRequest& request) {
 template <typename Ask>
 auto Service::AskCache(Ask ask) -> decltype(ask()) {
   if (options_.ranks_mode.empty()) return ask();
-  std::promise<decltype(ask())> answer;
-  context_.engine.CallBetweenSteps([&] { answer.set_value(ask()); });
-  return answer.get_future().get();
+  std::promise<decltype(ask())> promise;
+  auto answer = promise.get_future();
+  context_.engine.CallBetweenSteps([&ask, promise = std::move(promise)]() mutable {
+    try {
+      promise.set_value(ask());
+    } catch (const std::bad_alloc&) {
+      promise.set_exception(std::current_exception());  // this call's, not the engine's
+    }
+  });
+  return answer.get();
 }
 
 ApiResult<Reply> Service::SetLimits(const HttpRequest& request) {

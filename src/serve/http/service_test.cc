@@ -501,6 +501,12 @@ TEST_F(ServiceTest, OneOfSeveralRanksIsNotChangedAlone) {
                                     ": not possible with --ranks sequence, the other 3 would "
                                     "not hear of it; serve from one process for that");
   }
+  const OrderedJson error =
+      ask(Post("/v1/completions",
+               R"({"prompt": "a", "max_tokens": 0, "kv_transfer": {"publish": true}})"),
+          400)["error"];
+  EXPECT_EQ(error["param"], "kv_transfer");
+  EXPECT_THAT(std::string(error["message"]), testing::HasSubstr("--ranks sequence"));
   ask(Get("/v1/cache/leases"), 200);
   EXPECT_EQ(ask(Get("/v1/cache"), 200)["ranks"],
             (OrderedJson{{"mode", "sequence"}, {"count", 4}, {"rank", 0}}));
