@@ -262,8 +262,11 @@ def test_tenants_are_apart_have_quotas_and_are_erased_on_all_ranks(mode, alone, 
     keys = tmp_path / "keys.toml"
     keys.write_text(KEYS)
     keys.chmod(0o600)
+    sealed = tmp_path / "store.key"
+    sealed.write_bytes(bytes(range(32)))
+    sealed.chmod(0o600)
     with together(tmp_path, mode, "--api-keys", keys, "--operator-listen", "127.0.0.1:0", "--store",
-                  tmp_path / "store") as ranks:
+                  tmp_path / "store", "--keys", sealed) as ranks:
         server = ranks.server
 
         def found(name):
