@@ -54,6 +54,7 @@ Result<std::unique_ptr<RankProcess>> RankProcess::Start(const RanksFlags& flags)
 }
 
 Result<void> RankProcess::CheckSettings() {
+  QUIRE_TRY(group_.Barrier(kRankLoadDeadlineUs));
   const std::string own = ranks::MpiRanks::MessageSettings();
   QUIRE_ASSIGN(const auto all, group_.AllGatherAny(std::as_bytes(std::span(own))));
   for (size_t rank = 0; rank < all.size(); ++rank) {

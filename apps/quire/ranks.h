@@ -24,7 +24,8 @@ struct RanksFlags {
   double deadline_s = 60;
 };
 
-/// Ranks read their model from one disk: the last one may come this much later than the first.
+/// Ranks start, and read their model from one disk: the last one may come this much later than the
+/// first.
 inline constexpr uint64_t kRankLoadDeadlineUs = 600'000'000;
 
 void AddRanksFlags(Command& command, RanksFlags& flags);
