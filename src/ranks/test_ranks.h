@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "env/clock.h"
+#include "quire/cache.h"
 #include "ranks/group.h"
 #include "ranks/local_transport.h"
 
@@ -28,6 +29,14 @@ inline void RunRanks(uint32_t size, const Schedule& schedule,
       rank(group);
     });
   }
+}
+
+/// A tenant from its start to its end, through all changes. Errors: of the first call that fails
+inline Result<void> ChangeTenant(Cache& cache) {
+  QUIRE_ASSIGN(const TenantId tenant, cache.AddTenant({.name = "changed"}));
+  QUIRE_TRY(cache.SetLimits(tenant, cache.options().hot_bytes / 2, 0));
+  QUIRE_TRY(cache.Erase(tenant));
+  return cache.RemoveTenant(tenant);
 }
 
 }  // namespace quire::ranks

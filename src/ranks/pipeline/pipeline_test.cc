@@ -417,6 +417,7 @@ TEST(Pipeline, ARankThatDiesIsNamedByAllOthers) {
           ranks,
           [&](Leader& leader, PipelineCache& cache, Identity& identity) -> Result<void> {
             while (true) {
+              QUIRE_TRY(ChangeTenant(cache));
               QUIRE_TRY(Answer(FourPrompts(config.vocab), leader, cache, identity, config.vocab,
                                answers));
             }
