@@ -298,7 +298,8 @@ Result<int> RunOnRanks(const BenchFlags& flags, ranks::Group& group) {
   const bool sequence = flags.ranks.mode == "sequence";
   const std::string_view measured_by = sequence ? "ranks" : "pipeline";
   const bool has_others = !flags.against.empty() || !flags.trace.empty() || flags.instructions ||
-                          flags.slices || flags.device.device != DeviceFlags{}.device ||
+                          flags.slices || flags.threads != BenchFlags{}.threads ||
+                          flags.device.device != DeviceFlags{}.device ||
                           flags.device.arithmetic != DeviceFlags{}.arithmetic;
   if (flags.name != measured_by || has_others) {
     return Fail(ErrorCode::kInvalidArgument,

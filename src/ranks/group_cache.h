@@ -15,8 +15,8 @@ namespace quire::ranks {
 
 /// Tenants are those of all ranks: each has them in its own cache, where their quotas and floors
 /// count, which are bytes of one rank, as hot_bytes is. A plan is opened before the next Acquire or
-/// change of a tenant, or never. Statistics, Entries, Evict, Trim, Resize
-/// and Verify are those of this rank alone. kUnsupported: pins, Load, Prefetch and Demote.
+/// change of a tenant, or never. Statistics, Entries, Evict, Trim, Resize and Verify are those of
+/// this rank alone. kUnsupported: pins, Load, Prefetch and Demote.
 ///
 /// Threads:  one at a time, but for the calls of this rank alone, which are those of its cache
 /// Lifetime: `own` must outlive it

@@ -267,7 +267,8 @@ def test_processes_are_measured_together(bench, mode, case):
 
 def test_a_bench_that_cannot_be_measured_on_ranks_says_which_can():
     for words in (("index", "--ranks", "sequence"), ("ranks", "--ranks", "pipeline"),
-                  ("pipeline", "--ranks", "pipeline", "--instructions"), ("ranks", "--ranks", "sequence", "--arithmetic", "dot16")):
+                  ("pipeline", "--ranks", "pipeline", "--instructions"), ("ranks", "--ranks", "sequence", "--arithmetic", "dot16"),
+                  ("ranks", "--ranks", "sequence", "--threads", "2")):
         done = quire_cli.run("bench", *words, "--rank-threads", 2)
         assert done.exit_code != 0 and f"measured by `quire bench {'ranks' if words[2] == 'sequence' else 'pipeline'}`" in done.stderr
 
