@@ -213,6 +213,21 @@ struct SequenceOptions {
   uint32_t query_heads = 0;
 };
 
+/// A sequence that streams, while the tokens that stay in memory are being read from the store.
+///
+/// Threads:  one at a time
+/// Lifetime: the cache must outlive it. Without Take its end gives back what it took
+class Opening {
+ public:
+  virtual ~Opening() = default;
+  /// Moves it and the store on, and waits at most so long; whether Take would return at once.
+  virtual bool IsDone(uint64_t wait_us) = 0;
+  /// Waits for the end, and gives the sequence, once.
+  ///
+  /// Errors: as Cache::Open
+  virtual Result<std::unique_ptr<Sequence>> Take() = 0;
+};
+
 /// What Erase did at once. Slots that are still held are zeroed when their last holders end:
 /// TenantStats::erase_pending_slots.
 struct EraseReport {
@@ -328,6 +343,13 @@ class Cache {
   ///         kUnsupported contiguous or resident_tokens where the cache cannot, and what to do. The
   ///         plan's pins are dropped then
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
+  /// As Open with resident_tokens, which waits until the tokens that stay in memory have come from
+  /// the store, for a caller that has other work meanwhile. Where memory has blocks of the prompt
+  /// that are still being written to the store, the plan's pins stay and no room is taken until
+  /// they are there, for a second at most.
+  ///
+  /// Errors: as Open; kInvalidArgument resident_tokens is 0. What is known later, Take says
+  virtual Result<std::unique_ptr<Opening>> BeginOpen(Plan plan, const SequenceOptions& options) = 0;
 
   /// Evicts up to `blocks` blocks, least recently used first: whole unleased blocks, before each
   /// its twins, which count as one more; and of leased blocks the slots outside windows, or twins.

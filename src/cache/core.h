@@ -67,6 +67,9 @@ class Core final : public Cache {
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return admission_.Open(std::move(plan), options);
   }
+  Result<std::unique_ptr<Opening>> BeginOpen(Plan plan, const SequenceOptions& options) override {
+    return admission_.BeginOpen(std::move(plan), options);
+  }
   uint64_t Evict(uint64_t blocks) override { return cache::Evict(*state_, blocks); }
   uint64_t Trim() override { return resizing_.Trim(); }
   Result<void> Resize(uint64_t hot_bytes) override { return resizing_.Resize(hot_bytes); }

@@ -3,6 +3,7 @@
 #define QUIRE_REGISTRY_FORWARDING_CACHE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +13,25 @@
 #include "quire/cache.h"
 
 namespace quire::registry {
+
+/// An opening that passes its sequence on as another one.
+class WrappedOpening final : public Opening {
+ public:
+  using Wrap = std::function<Result<std::unique_ptr<Sequence>>(Result<std::unique_ptr<Sequence>>)>;
+  static Result<std::unique_ptr<Opening>> Of(Result<std::unique_ptr<Opening>> inner, Wrap wrap) {
+    if (!inner) return inner;
+    return std::make_unique<WrappedOpening>(*std::move(inner), std::move(wrap));
+  }
+
+  WrappedOpening(std::unique_ptr<Opening> inner, Wrap wrap)
+      : inner_(std::move(inner)), wrap_(std::move(wrap)) {}
+  bool IsDone(uint64_t wait_us) override { return inner_->IsDone(wait_us); }
+  Result<std::unique_ptr<Sequence>> Take() override { return wrap_(inner_->Take()); }
+
+ private:
+  const std::unique_ptr<Opening> inner_;
+  const Wrap wrap_;
+};
 
 /// A base for caches that differ from another one in a few calls.
 ///
@@ -51,6 +71,9 @@ class ForwardingCache : public Cache {
   Result<uint64_t> Demote(const AcquireRequest& request) override { return inner_.Demote(request); }
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return inner_.Open(std::move(plan), options);
+  }
+  Result<std::unique_ptr<Opening>> BeginOpen(Plan plan, const SequenceOptions& options) override {
+    return inner_.BeginOpen(std::move(plan), options);
   }
   uint64_t Evict(uint64_t blocks) override { return inner_.Evict(blocks); }
   uint64_t Trim() override { return inner_.Trim(); }

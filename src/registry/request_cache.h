@@ -24,6 +24,11 @@ class RequestCache final : public ForwardingCache {
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return OwnerOf(inner().Open(std::move(plan), options));
   }
+  Result<std::unique_ptr<Opening>> BeginOpen(Plan plan, const SequenceOptions& options) override {
+    return WrappedOpening::Of(
+        inner().BeginOpen(std::move(plan), options),
+        [this](Result<std::unique_ptr<Sequence>> made) { return OwnerOf(std::move(made)); });
+  }
   /// The whole registry's budget, not this cache's alone.
   Result<void> Resize(uint64_t hot_bytes) override;
 

@@ -252,7 +252,8 @@ TickReport Engine::Tick() {
     return {.worked = true, .settled = settled};
   }
   const uint64_t wait_us = WaitUs(now_us);
-  return {.wait_us = streamed.waits ? std::min(wait_us, kStoreWaitUs) : wait_us,
+  const bool waits = streamed.waits || !state_.openings.empty();
+  return {.wait_us = waits ? std::min(wait_us, kStoreWaitUs) : wait_us,
           .settled = settled};
 }
 

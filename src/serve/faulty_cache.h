@@ -89,11 +89,20 @@ class FaultyCache final : public registry::ForwardingCache {
     return inner().Acquire(request);
   }
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
-    QUIRE_ASSIGN(auto sequence, inner().Open(std::move(plan), options));
-    return std::make_unique<FaultySequence>(std::move(sequence), faults_);
+    return Faulty(inner().Open(std::move(plan), options));
+  }
+  Result<std::unique_ptr<Opening>> BeginOpen(Plan plan, const SequenceOptions& options) override {
+    return registry::WrappedOpening::Of(
+        inner().BeginOpen(std::move(plan), options),
+        [this](Result<std::unique_ptr<Sequence>> made) { return Faulty(std::move(made)); });
   }
 
  private:
+  Result<std::unique_ptr<Sequence>> Faulty(Result<std::unique_ptr<Sequence>> made) {
+    if (!made) return made;
+    return std::make_unique<FaultySequence>(*std::move(made), faults_);
+  }
+
   CacheFaults& faults_;
 };
 

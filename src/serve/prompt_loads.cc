@@ -13,6 +13,9 @@ namespace {
 // as the other that is less than a fifth off, and the slower one is better left to others.
 constexpr double kBothWithin = 4.0;
 
+// What callers ask for meanwhile waits so long.
+constexpr uint64_t kAloneWaitUs = 5'000;
+
 }  // namespace
 
 std::optional<Costs> CostsOf(const EngineState& state, uint64_t tokens, uint64_t bytes) {
@@ -73,22 +76,53 @@ Result<void> PromptLoads::Open(Task& task, Plan plan, const SequenceOptions& opt
   return {};
 }
 
-// It begins with what the store has, read as layers attend to it.
+// It begins with what the store has: what stays in memory is read while others go on, the rest as
+// layers attend to it.
 Result<void> PromptLoads::Stream(Task& task, Plan plan, const SequenceOptions& options) {
-  std::vector<MissRun> missing;
+  StreamStart start{.opening = nullptr,
+                    .prompt = plan.resident_tokens() + plan.missing_tokens(),
+                    .there = plan.resident_tokens() + plan.loadable_tokens(),
+                    .reason = plan.reason(),
+                    .missing = {}};
   for (const MissRun& run : plan.missing()) {
-    if (run.reason != MissReason::kNotLoaded) missing.push_back(run);
+    if (run.reason != MissReason::kNotLoaded) start.missing.push_back(run);
   }
-  const uint64_t prompt = plan.resident_tokens() + plan.missing_tokens();
-  const uint64_t there = plan.resident_tokens() + plan.loadable_tokens();
-  const MissReason reason = plan.reason();
-  QUIRE_ASSIGN(auto sequence, state_.cache.Open(std::move(plan), options));
+  QUIRE_ASSIGN(start.opening, state_.cache.BeginOpen(std::move(plan), options));
+  if (start.opening->IsDone(/*wait_us=*/0)) return StartStream(task, std::move(start));
+  task.WaitFor({.what = Waits::kLoad});
+  state_.openings.emplace(task.id(), std::move(start));
+  return {};
+}
+
+Result<void> PromptLoads::StartStream(Task& task, StreamStart start) {
+  QUIRE_ASSIGN(auto sequence, start.opening->Take());
   const uint64_t found = sequence->length();
-  if (found != there) missing.assign(1, {.reason = reason, .tokens = prompt - found});
+  if (found != start.there) {
+    start.missing.assign(1, {.reason = start.reason, .tokens = start.prompt - found});
+  }
   ++state_.stats.streamed;
   state_.stats.loaded_tokens += found;
-  state_.tasks.Start(task, std::move(sequence), std::move(missing), /*loaded_tokens=*/found);
+  state_.tasks.Start(task, std::move(sequence), std::move(start.missing),
+                     /*loaded_tokens=*/found);
   return {};
+}
+
+// They wait for the store only where nothing else is to be done.
+void PromptLoads::TakeOpened() {
+  for (auto each = state_.openings.begin(); each != state_.openings.end();) {
+    const bool is_alone = state_.tasks.running().empty() && !state_.may_start;
+    if (!each->second.opening->IsDone(is_alone ? kAloneWaitUs / state_.openings.size() : 0)) {
+      ++each;
+      continue;
+    }
+    Task& task = *state_.tasks.Find(each->first);
+    StreamStart start = std::move(each->second);
+    each = state_.openings.erase(each);
+    task.WaitFor({});
+    waiting_.WakeForRoom();  // what memory had of it is not held any more
+    const auto started = StartStream(task, std::move(start));
+    if (!started && started.error().code != ErrorCode::kNoSpace) task.Fail(started.error());
+  }
 }
 
 Result<void> PromptLoads::Load(Task& task, Plan plan, const SequenceOptions& options,
@@ -151,6 +185,7 @@ void PromptLoads::TakeDone() {
     each = state_.loads.erase(each);
     Take(task, std::move(ended));
   }
+  TakeOpened();
   waiting_.RemoveEnded();
   waiting_.WakeForPrefix();
 }

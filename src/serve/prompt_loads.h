@@ -37,11 +37,11 @@ class PromptLoads {
 
   /// Starts a request with its plan: at once, or when what the store has of it has come.
   ///
-  /// Errors: as Cache::Load and Cache::Open
+  /// Errors: as Cache::Load, Cache::Open and Cache::BeginOpen
   Result<void> Start(Task& task, Plan plan, const SequenceOptions& options);
   /// The same for one that has streamed: what the store has is not computed.
   Result<void> Resume(Task& task, Plan plan, const SequenceOptions& options);
-  /// Loads that are done: their requests start, or go on. Where there is no room any more they wait
+  /// Loads that are done, and sequences that stream from now on: their requests start, or go on. Where there is no room any more they wait
   /// like any other; what was loaded is in the cache as long as there is room for it.
   void TakeDone();
 
@@ -54,6 +54,8 @@ class PromptLoads {
   void Meet(Task& task, Loading& load) const;
   void Take(Task& task, Loading load);
   void Join(Task& task, const Loading& load, Plan plan);
+  void TakeOpened();
+  Result<void> StartStream(Task& task, StreamStart start);
 
   EngineState& state_;
   Waiting& waiting_;

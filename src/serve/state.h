@@ -53,6 +53,15 @@ struct Loading {
   bool computes = false;    // the request runs
 };
 
+/// A sequence that streams, on its way: what stays in memory is read. The request waits.
+struct StreamStart {
+  std::unique_ptr<Opening> opening;
+  uint64_t prompt;  // tokens
+  uint64_t there;   // of these, that the store had
+  MissReason reason;
+  std::vector<MissRun> missing;  // if all that was there comes
+};
+
 /// Threads:  one
 /// Lifetime: what the references name must outlive it
 struct EngineState {
@@ -66,8 +75,9 @@ struct EngineState {
   const bool steps_aside = false;  // those that stream are not stepped with others (Streamer)
   FairShare shares{};
   TaskTable tasks{};
-  std::map<RequestId, Loading> loads{};  // of `tasks`
-  bool may_start = false;                // something changed for a waiting request
+  std::map<RequestId, Loading> loads{};         // of `tasks`
+  std::map<RequestId, StreamStart> openings{};  // the same
+  bool may_start = false;                       // something changed for a waiting request
   // A part of the cache is leased (BudgetLeases): a request that does not fit into the rest waits.
   bool leased = false;
   EngineStats stats{};

@@ -244,6 +244,81 @@ TEST_F(StreamTest, OthersGoOnWhileTheDiskHangs) {
   }
 }
 
+// What stays in memory is read while others go on.
+TEST_F(StreamTest, OthersGoOnWhileOneIsOpened) {
+  Make(150, /*chunk_tokens=*/16);
+  const Request streams = Of(1, 2500);
+  const Response first = RunOne(streams);
+  ASSERT_EQ(first.finish, Finish::kLength) << first.error.message;
+  TestClient client(*engine_);
+  machine_.files.set_latency_us_max(1'000'000'000);  // of what is asked for from now on
+  const RequestId id = client.Submit(streams);
+  engine_->Tick();
+  ASSERT_EQ(engine_->sequences().size(), 1);
+  EXPECT_EQ(engine_->sequences()[0].stage, Stage::kLoading);
+  const uint64_t begin_us = machine_.clock.NowMicros();
+  const Request other = Of(2, 130);
+  const RequestId beside = client.Submit(other);
+  while (!client.Of(beside).response) {
+    engine_->Tick();
+    client.TakeAll();
+  }
+  EXPECT_EQ(client.Of(beside).response->logits_digest, Whole(other).logits_digest);
+  EXPECT_LT(machine_.clock.NowMicros() - begin_us, 1'000'000) << "nothing waited for the disk";
+  EXPECT_FALSE(client.Of(id).response);
+  machine_.files.set_latency_us_max(100);
+  machine_.clock.Advance(1'000'000'000);
+  client.Finish();
+  EXPECT_EQ(client.Of(id).response->logits_digest, first.logits_digest);
+}
+
+TEST_F(StreamTest, OneThatIsCancelledWhileItIsOpenedGivesEverythingBack) {
+  MakeSmall();
+  ASSERT_EQ(RunOne(Of(1, 2500)).finish, Finish::kLength);
+  const uint64_t before = cache_->stats().hot_bytes_used;
+  TestClient client(*engine_);
+  machine_.files.set_latency_us_max(1'000'000'000);
+  const RequestId id = client.Submit(Of(1, 2500));
+  engine_->Tick();
+  EXPECT_GT(cache_->stats().hot_bytes_used, before);
+  engine_->Cancel(id);
+  machine_.files.set_latency_us_max(100);
+  machine_.clock.Advance(1'000'000'000);
+  client.Finish();
+  EXPECT_EQ(client.Of(id).response->finish, Finish::kCancelled);
+  EXPECT_EQ(cache_->stats().hot_bytes_used, before);
+}
+
+// It waits a second for what is being written, and computes it then.
+TEST_F(StreamTest, OneMovedBelowStartsThoughTheDiskTakesNothing) {
+  Make(200, /*chunk_tokens=*/16);
+  Request request = Of(1, 1400);
+  request.max_tokens = 300;
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(request);
+  for (int i = 0; i < 120; ++i) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  machine_.files.set_latency_us_max(1'000'000'000);
+  engine_->Demote(id, [](Result<void>) {});
+  const RequestId beside = client.Submit(Of(2, 130));
+  const uint64_t begin_us = machine_.clock.NowMicros();
+  while (!client.Of(beside).response) {
+    engine_->Tick();
+    client.TakeAll();
+  }
+  EXPECT_LT(machine_.clock.NowMicros() - begin_us, 1'000'000) << "nothing waited for the disk";
+  machine_.files.set_latency_us_max(100);
+  machine_.clock.Advance(1'100'000);
+  engine_->Tick();
+  ASSERT_EQ(engine_->sequences().size(), 1);
+  EXPECT_NE(engine_->sequences()[0].stage, Stage::kLoading);
+  machine_.clock.Advance(1'000'000'000);
+  client.Finish();
+  EXPECT_EQ(client.Of(id).response->logits_digest, Whole(request).logits_digest);
+}
+
 TEST_F(StreamTest, SeveralStreamAtATime) {
   Make(230, /*chunk_tokens=*/16);
   ExpectWholeAnswers({Of(1, 4050), Of(2, 4080), Of(3, 50)});

@@ -110,7 +110,8 @@ void Waiting::WakeForPrefix() {
 }
 
 bool Waiting::CanWaitForRoom() const {
-  return !state_.tasks.running().empty() || !state_.loads.empty() || state_.keeper.any_sequence() ||
+  return !state_.tasks.running().empty() || !state_.loads.empty() || !state_.openings.empty() ||
+         state_.keeper.any_sequence() ||
          state_.options.outside_retry_us > 0 || state_.leased;
 }
 
@@ -158,6 +159,7 @@ void Waiting::RemoveEnded() {
   for (const auto& task : ended) {
     state_.shares.Leave(task->tenant());
     state_.loads.erase(task->id());
+    state_.openings.erase(task->id());
   }
   if (ended.empty()) return;
   WakeForRoom();

@@ -478,13 +478,18 @@ StoreOutcome Transfers::Erase(const tier::PublisherId& publisher) {
   });
 }
 
-StoreOutcome Transfers::FlushAll(uint64_t timeout_us) {
-  const auto flush = [&](Ends& ends, AtEnd at_end) {
+void Transfers::FlushAll(Ends& ends, AtEnd at_end) {
+  {
     MutexLock lock(mutex_);
     flushes_.emplace(next_tag_++,
                      Request{.ends = &ends, .begin = FlushStore, .at_end = std::move(at_end)});
     ++flushes_waiting_;
-  };
+  }
+  Wake();
+}
+
+StoreOutcome Transfers::FlushAll(uint64_t timeout_us) {
+  const auto flush = [&](Ends& ends, AtEnd at_end) { FlushAll(ends, std::move(at_end)); };
   const StoreOutcome outcome = Ask(flush, timeout_us);
   // The thread may not have come to them yet.
   Walk walk(*this);

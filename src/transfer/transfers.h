@@ -167,6 +167,8 @@ class Transfers {
 
   /// Everything that was written before is made durable, and what was erased is overwritten.
   void Flush(Ends& ends, AtEnd at_end);
+  /// The same, once no worker has anything that waits to be written.
+  void FlushAll(Ends& ends, AtEnd at_end);
   /// Another request of the store.
   uint64_t Begin(std::move_only_function<void(tier::Store&, uint64_t tag)> begin, Ends& ends,
                  AtEnd at_end);
@@ -175,8 +177,8 @@ class Transfers {
 
   // Requests that the caller waits for.
 
-  /// Flush, once no worker has anything that waits to be written; workers have taken the ends of
-  /// what was written when it returns. kDeadline: not in this time.
+  /// FlushAll; workers have taken the ends of what was written when it returns. kDeadline: not in
+  /// this time.
   tier::StoreOutcome FlushAll(uint64_t timeout_us = UINT64_MAX);
   /// Forgets everything of a publisher, for good.
   tier::StoreOutcome Erase(const tier::PublisherId& publisher);

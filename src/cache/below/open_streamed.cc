@@ -1,5 +1,5 @@
-// Sequences that stream: they begin with what the store has, and take room for the last tokens
-// alone.
+// Opening sequences that stream: they begin with what the store has, and take room for the last
+// tokens alone.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,29 +71,221 @@ size_t AddNext(const RecordChain& chain, std::span<const Resident> resident, Rec
   return count;
 }
 
-/// Reads them. The first block that did not come, if any.
-std::optional<uint64_t> ReadAll(const RecordChain& chain, std::span<const Resident> resident) {
-  RecordReads reads(chain.cache());
-  while (!resident.empty()) {
-    const uint64_t first = resident.front().block;
-    reads.Clear();
-    for (size_t added = 0; added < kReadsAtOnce && !resident.empty();) {
-      const size_t next = AddNext(chain, resident, reads);
-      resident = resident.subspan(next);
-      added += next;
-    }
-    reads.Begin();
-    const auto came = reads.Await(/*cancel=*/nullptr);
-    if (!came) return first;
-    if (*came) return (*came)->block;
-  }
-  return std::nullopt;
-}
-
 PerClass<uint64_t> CountsOf(std::span<const Resident> resident) {
   PerClass<uint64_t> counts{};
   for (const Resident& each : resident) ++counts[each.group];
   return counts;
+}
+
+/// Waits until the store has what memory has of the prompt, takes all room, and reads what stays in
+/// memory, some records at a time.
+class StreamOpening final : public Opening {
+ public:
+  StreamOpening(const SequenceVerbs& verbs, Plan plan, const SequenceOptions& options,
+                const StreamNeeds& needs)
+      : verbs_(verbs),
+        cache_(verbs.cache),
+        options_(options),
+        needs_(needs),
+        plan_(std::move(plan)),
+        location_(state().location),
+        prompt_tokens_(state().prompt_tokens),
+        asked_(state().missing.front().reason != MissReason::kNotAsked),
+        chain_(cache_, location_),
+        ends_(*cache_.transfers()),
+        reads_(cache_) {
+    location_.may_evict = options.on_full != OnFull::kNoEvict;
+    hit_ = std::max<uint64_t>(state().load.blocks, state().path.size());
+    const std::span<const TokenId> tokens =
+        state().prompt.empty() ? std::span(state().resident_tokens) : std::span(state().prompt);
+    chain_.Add(tokens.first(std::min<uint64_t>(
+        tokens.size(),
+        RoundUp(hit_, uint64_t{cache_.shapes().run_blocks()}) * cache_.block_tokens())));
+  }
+
+  bool IsDone(uint64_t wait_us) override {
+    cache_.transfers()->MoveOn(nullptr);
+    if (HasEnded()) return true;
+    if (wait_us == 0) return false;
+    const transfer::Transfers::Turning here;
+    return cache_.transfers()->Await([this] { return HasEnded(); }, wait_us, &here);
+  }
+  Result<std::unique_ptr<Sequence>> Take() override {
+    const transfer::Transfers::Turning here;
+    cache_.transfers()->Await([this] { return HasEnded(); }, UINT64_MAX, &here);
+    if (failed_) return std::unexpected(*std::move(failed_));
+    return MakeSequence();
+  }
+  /// As far as it goes without waiting; whether all is there.
+  Result<bool> GoOn() {
+    if (plan_) {
+      if (!IsWritten()) return false;
+      QUIRE_TRY(TakeRoom());
+    }
+    while (reads_.IsDone()) {
+      // All have ended, so only copies to a device are waited for.
+      const auto came = reads_.Await(/*cancel=*/nullptr);
+      if (!came || *came) {
+        const uint64_t failed = came ? (*came)->block : unread_first_;
+        BeginWith(++attempts_ == kOpenAttempts ? 0 : failed);
+      } else if (unread_.empty()) {
+        return true;
+      }
+      ReadNext();
+    }
+    return false;
+  }
+
+ private:
+  const PlanState& state() const { return PlanState::Of(*plan_); }
+  bool HasEnded() {
+    if (failed_) return true;
+    const Result<bool> is_there = GoOn();
+    if (!is_there) failed_ = is_there.error();
+    return failed_ || *is_there;
+  }
+  bool IsWritten();
+  bool Has(uint64_t blocks);
+  Result<void> TakeRoom();
+  void BeginWith(uint64_t blocks);
+  void ReadNext();
+  Result<std::unique_ptr<Sequence>> MakeSequence();
+
+  const SequenceVerbs& verbs_;
+  LockedState& cache_;
+  const SequenceOptions options_;
+  const StreamNeeds needs_;
+  std::optional<Plan> plan_;  // until room is taken
+  PublishLocation location_;
+  const uint64_t prompt_tokens_;
+  const bool asked_;
+  RecordChain chain_;      // of the hit, with the keys of all of its last block's run
+  uint64_t hit_ = 0;       // blocks
+  uint64_t there_ = 0;     // of these, from the front on: what it begins with
+  uint64_t until_us_ = 0;  // it waits for what is being written; 0: it did not have to yet
+  bool is_flushed_ = false;
+  std::optional<Error> failed_{};
+  std::unique_ptr<const SlotClasses> classes_{};
+  uint64_t blocks_ = 0;  // that it has room for
+  Holds::Allocation taken_{};
+  OwnedSlots ring_{};
+  std::vector<Resident> resident_{};
+  std::span<const Resident> unread_{};  // of these
+  uint64_t unread_first_ = 0;           // the first block of those being read
+  int attempts_ = 0;
+  transfer::Ends ends_;
+  RecordReads reads_;  // ends before the slots that it reads into
+};
+
+// What the store has of the hit from the front on, in memory or not.
+bool StreamOpening::Has(uint64_t blocks) {
+  while (there_ < blocks) {
+    if (chain_.HasRun(there_)) {
+      there_ += cache_.shapes().run_blocks();
+      continue;
+    }
+    if (cache_.transfers()->PresenceOf(chain_.key(there_)) != tier::Presence::kPresent) {
+      return false;
+    }
+    ++there_;
+  }
+  return true;
+}
+
+bool StreamOpening::IsWritten() {
+  transfer::Transfers& transfers = *cache_.transfers();
+  if (!Has(state().path.size())) {
+    if (until_us_ == 0) {
+      until_us_ = transfers.NowMicros() + kWrittenWaitUs;
+      transfers.FlushAll(ends_, [this](const tier::StoreCompletion&) { is_flushed_ = true; });
+    }
+    ends_.Run();
+    if (!is_flushed_ && transfers.NowMicros() < until_us_) return false;
+  }
+  Has(hit_);
+  there_ = std::min(there_, hit_);
+  return true;
+}
+
+Result<void> StreamOpening::TakeRoom() {
+  plan_.reset();  // it holds nothing of what is in memory already
+  const uint64_t most = std::max(options_.reserve_tokens, prompt_tokens_);
+  const uint64_t tokens = options_.on_full == OnFull::kHalt ? prompt_tokens_ : most;
+  blocks_ = DivUp(tokens, uint64_t{cache_.block_tokens()});
+  classes_ =
+      std::make_unique<const SlotClasses>(cache_.classes().WithResident(options_.resident_tokens));
+  PerClass<uint64_t> counts = classes_->OwnSlots(/*shared=*/0, blocks_, options_.step_tokens);
+  counts[needs_.slot_class] += needs_.ring_slots;
+  auto taken =
+      verbs_.holds.Allocate(location_, counts, StreamedMetadata(cache_.classes(), needs_, blocks_));
+  if (!taken) {
+    taken.error().message = fmt::format("open: to stream {} tokens with {} resident: {}", tokens,
+                                        options_.resident_tokens, taken.error().message);
+    return std::unexpected(std::move(taken).error());
+  }
+  taken_ = *std::move(taken);
+  PerClass<uint64_t> ring{};
+  ring[needs_.slot_class] = needs_.ring_slots;
+  ring_ = taken_.slots.Take(ring);
+  BeginWith(there_);
+  return {};
+}
+
+void StreamOpening::BeginWith(uint64_t blocks) {
+  there_ = blocks;
+  resident_ = ResidentOf(*classes_, there_, taken_.slots);
+  unread_ = resident_;
+  reads_.Clear();
+}
+
+void StreamOpening::ReadNext() {
+  if (unread_.empty()) return;
+  unread_first_ = unread_.front().block;
+  reads_.Clear();
+  const bool on_host = cache_.slots().on_host();  // else they pass through memory of ours
+  for (size_t added = 0; added < kReadsAtOnce && !unread_.empty();) {
+    const size_t next = AddNext(chain_, unread_, reads_);
+    unread_ = unread_.subspan(next);
+    added += on_host ? 1 : next;
+  }
+  reads_.Begin();
+}
+
+Result<std::unique_ptr<Sequence>> StreamOpening::MakeSequence() {
+  chain_.Cut(there_ * cache_.block_tokens());
+  BlockList list(cache_.classes().count(), cache_.block_tokens(), /*keeps_tokens=*/false);
+  list.Resize(chain_.blocks());
+  std::vector<SlotId> held;
+  for (const Resident& each : resident_) {
+    list.SetSlot(each.group, each.block, each.slot);
+    held.push_back(each.slot);
+  }
+  OwnedSlots in_list = taken_.slots.Take(CountsOf(resident_));
+  Lease lease = verbs_.holds.MakeLease(std::move(held));
+  in_list.Disown();
+  const uint64_t found = chain_.blocks() * cache_.block_tokens();
+  const uint64_t front = classes_->reach(needs_.slot_class).first_needed(found);
+  const uint64_t rewriting =
+      StreamRewrites::IsNeeded(chain_, front) ? StreamRewrites::Bytes(cache_, front) : 0;
+  QUIRE_ASSIGN(auto stream,
+               SequenceStream::Create(std::move(chain_), needs_, options_, std::move(ring_),
+                                      taken_.metadata.Split(needs_.metadata_bytes)));
+  if (rewriting > 0) {
+    auto paid = verbs_.holds.Allocate(location_, {}, rewriting);
+    if (paid) stream->Rewrite(front, std::move(paid->metadata));  // else it stays as it is
+  }
+  return std::make_unique<SequenceImpl>(verbs_,
+                                        SequenceImpl::Start{.location = std::move(location_),
+                                                            .prompt_tokens = prompt_tokens_,
+                                                            .tokens = found,
+                                                            .asked = asked_,
+                                                            .blocks = std::move(list),
+                                                            .charge = std::move(taken_.metadata),
+                                                            .lease = std::move(lease),
+                                                            .stream = std::move(stream),
+                                                            .classes = std::move(classes_)},
+                                        std::move(taken_.slots), blocks_,
+                                        cache_.options().tokens_max, options_);
 }
 
 }  // namespace
@@ -158,108 +350,19 @@ Result<void> Admission::CheckStreamFits(const PublishLocation& location, const S
                           StoreBytesFor(stored)));
 }
 
-// What the store has of a plan's hit from the front on, in memory or not: so many blocks of the
-// chain, which has the keys of all of the last one's run, if they are known.
-std::pair<RecordChain, uint64_t> Admission::ChainOf(const PlanState& plan) {
-  const uint64_t hit = std::max<uint64_t>(plan.load.blocks, plan.path.size());
-  const uint64_t run_blocks = cache_.shapes().run_blocks();
-  const std::span<const TokenId> tokens =
-      plan.prompt.empty() ? std::span(plan.resident_tokens) : std::span(plan.prompt);
-  RecordChain chain(cache_, plan.location);
-  chain.Add(tokens.first(
-      std::min<uint64_t>(tokens.size(), RoundUp(hit, run_blocks) * cache_.block_tokens())));
-  transfer::Transfers& transfers = *cache_.transfers();
-  uint64_t there = 0;
-  const auto has = [&](uint64_t blocks) {
-    while (there < blocks) {
-      if (chain.HasRun(there)) {
-        there += run_blocks;
-        continue;
-      }
-      if (transfers.PresenceOf(chain.key(there)) != tier::Presence::kPresent) return false;
-      ++there;
-    }
-    return true;
-  };
-  if (!has(plan.path.size())) transfers.FlushAll(kWrittenWaitUs);
-  has(hit);
-  return {std::move(chain), std::min(there, hit)};
-}
-
-Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
-                                                          const SequenceOptions& options) {
-  std::optional<Plan> plan(std::move(opened));
-  PlanState& state = PlanState::Of(*plan);
-  PublishLocation location = state.location;
-  location.may_evict = options.on_full != OnFull::kNoEvict;
-  const uint64_t prompt_tokens = state.prompt_tokens;
-  const bool asked = state.missing.front().reason != MissReason::kNotAsked;
-  const uint64_t most = std::max(options.reserve_tokens, prompt_tokens);
-  const uint64_t tokens = options.on_full == OnFull::kHalt ? prompt_tokens : most;
-  const uint64_t blocks = DivUp(tokens, uint64_t{cache_.block_tokens()});
+Result<std::unique_ptr<Opening>> Admission::BeginOpen(Plan plan, const SequenceOptions& options) {
+  PlanState& state = PlanState::Of(plan);
+  QUIRE_TRY(CheckLength(state, options));
+  if (options.resident_tokens == 0) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "open: resident_tokens is 0: nothing is waited for, so use Open");
+  }
+  const uint64_t most = std::max(options.reserve_tokens, state.prompt_tokens);
   QUIRE_ASSIGN(const StreamNeeds needs, StreamNeedsOf(cache_, options));
-  QUIRE_TRY(CheckStreamFits(location, needs, most, options));
-  auto [chain, there] = ChainOf(state);
-  plan.reset();  // it holds nothing of what is in memory already
-
-  auto classes =
-      std::make_unique<const SlotClasses>(cache_.classes().WithResident(options.resident_tokens));
-  PerClass<uint64_t> counts = classes->OwnSlots(/*shared=*/0, blocks, options.step_tokens);
-  counts[needs.slot_class] += needs.ring_slots;
-  auto taken =
-      verbs_.holds.Allocate(location, counts, StreamedMetadata(cache_.classes(), needs, blocks));
-  if (!taken) {
-    taken.error().message = fmt::format("open: to stream {} tokens with {} resident: {}", tokens,
-                                        options.resident_tokens, taken.error().message);
-    return std::unexpected(std::move(taken).error());
-  }
-  OwnedSlots& own = taken->slots;
-  PerClass<uint64_t> ring{};
-  ring[needs.slot_class] = needs.ring_slots;
-  OwnedSlots ring_slots = own.Take(ring);
-
-  std::vector<Resident> resident;
-  for (int attempt = 0;; ++attempt) {
-    if (attempt == kOpenAttempts) there = 0;
-    resident = ResidentOf(*classes, there, own);
-    const auto failed = ReadAll(chain, resident);
-    if (!failed) break;
-    there = *failed;
-  }
-  chain.Cut(there * cache_.block_tokens());
-  BlockList list(cache_.classes().count(), cache_.block_tokens(), /*keeps_tokens=*/false);
-  list.Resize(chain.blocks());
-  std::vector<SlotId> held;
-  for (const Resident& each : resident) {
-    list.SetSlot(each.group, each.block, each.slot);
-    held.push_back(each.slot);
-  }
-  OwnedSlots in_list = own.Take(CountsOf(resident));
-  Lease lease = verbs_.holds.MakeLease(std::move(held));
-  in_list.Disown();
-  const uint64_t found = chain.blocks() * cache_.block_tokens();
-  const uint64_t front = classes->reach(needs.slot_class).first_needed(found);
-  const uint64_t rewriting =
-      StreamRewrites::IsNeeded(chain, front) ? StreamRewrites::Bytes(cache_, front) : 0;
-  QUIRE_ASSIGN(auto stream,
-               SequenceStream::Create(std::move(chain), needs, options, std::move(ring_slots),
-                                      taken->metadata.Split(needs.metadata_bytes)));
-  if (rewriting > 0) {
-    auto paid = verbs_.holds.Allocate(location, {}, rewriting);
-    if (paid) stream->Rewrite(front, std::move(paid->metadata));  // else it stays as it is
-  }
-  return std::make_unique<SequenceImpl>(verbs_,
-                                        SequenceImpl::Start{.location = std::move(location),
-                                                            .prompt_tokens = prompt_tokens,
-                                                            .tokens = found,
-                                                            .asked = asked,
-                                                            .blocks = std::move(list),
-                                                            .charge = std::move(taken->metadata),
-                                                            .lease = std::move(lease),
-                                                            .stream = std::move(stream),
-                                                            .classes = std::move(classes)},
-                                        std::move(own), blocks, cache_.options().tokens_max,
-                                        options);
+  QUIRE_TRY(CheckStreamFits(state.location, needs, most, options));
+  auto opening = std::make_unique<StreamOpening>(verbs_, std::move(plan), options, needs);
+  QUIRE_TRY(opening->GoOn());
+  return opening;
 }
 
 }  // namespace quire::cache

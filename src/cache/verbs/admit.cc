@@ -325,15 +325,22 @@ Result<void> Admission::CheckContiguous(uint64_t resident_tokens) const {
   return {};
 }
 
+Result<void> Admission::CheckLength(const PlanState& plan, const SequenceOptions& options) const {
+  const uint64_t wanted = std::max(options.reserve_tokens, plan.prompt_tokens);
+  if (wanted <= cache_.options().tokens_max) return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("open: {} tokens are over the limit of {} (tokens_max)", wanted,
+                          cache_.options().tokens_max));
+}
+
 Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptions& options) {
-  PlanState& state = PlanState::Of(plan);
-  const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
-  if (wanted > cache_.options().tokens_max) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("open: {} tokens are over the limit of {} (tokens_max)", wanted,
-                            cache_.options().tokens_max));
+  if (options.resident_tokens > 0) {
+    QUIRE_ASSIGN(const auto opening, BeginOpen(std::move(plan), options));
+    return opening->Take();
   }
-  if (options.resident_tokens > 0) return OpenStreamed(std::move(plan), options);
+  PlanState& state = PlanState::Of(plan);
+  QUIRE_TRY(CheckLength(state, options));
+  const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
   if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, cache_.block_tokens());

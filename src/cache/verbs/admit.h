@@ -46,6 +46,7 @@ class Admission {
   /// As Cache.
   Result<Plan> Acquire(const AcquireRequest& request);
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options);
+  Result<std::unique_ptr<Opening>> BeginOpen(Plan plan, const SequenceOptions& options);
 
   /// The purpose of a plan, and the blocks that a load before it could not bring.
   struct PlanFor {
@@ -65,11 +66,9 @@ class Admission {
 
  private:
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
-  /// As Open, for a streamed sequence (open_streamed.cc).
-  Result<std::unique_ptr<Sequence>> OpenStreamed(Plan plan, const SequenceOptions& options);
+  Result<void> CheckLength(const PlanState& plan, const SequenceOptions& options) const;
   Result<void> CheckStreamFits(const PublishLocation& location, const StreamNeeds& needs,
                                uint64_t tokens, const SequenceOptions& options);
-  std::pair<RecordChain, uint64_t> ChainOf(const PlanState& plan);
   uint64_t SequenceBytes(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t BytesOfSequence(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t FittingBlocks(const PlanState& plan, uint64_t blocks, const SequenceOptions& options);
