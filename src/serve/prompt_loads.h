@@ -41,8 +41,9 @@ class PromptLoads {
   Result<void> Start(Task& task, Plan plan, const SequenceOptions& options);
   /// The same for one that has streamed: what the store has is not computed.
   Result<void> Resume(Task& task, Plan plan, const SequenceOptions& options);
-  /// Loads that are done, and sequences that stream from now on: their requests start, or go on. Where there is no room any more they wait
-  /// like any other; what was loaded is in the cache as long as there is room for it.
+  /// Loads that are done, and sequences that stream from now on: their requests start, or go on.
+  /// Where there is no room any more they wait like any other; what was loaded is in the cache as
+  /// long as there is room for it.
   void TakeDone();
 
  private:

@@ -104,10 +104,10 @@ def recorded_keys(path):
 class Owner:
     """`quire store serve`"""
 
-    def __init__(self, folder, socket, cap=CAP):
+    def __init__(self, folder, socket, cap=CAP, *options):
         self.process = subprocess.Popen(
             [BINARY, "store", "serve", folder, "--socket", socket, "--cap-bytes", str(cap),
-             "--accept-puts", "--json"], stdout=subprocess.PIPE)
+             "--accept-puts", "--json", *options], stdout=subprocess.PIPE)
         assert self.process.stdout.readline()
 
     def kill(self):

@@ -83,6 +83,10 @@ class QuireConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         assert self._scheduler is not None
         self._scheduler.hear(connector_output.kv_connector_worker_meta)
 
+    def take_events(self) -> Any:
+        assert self._scheduler is not None
+        return self._scheduler.events()
+
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:
         return self.request_finished_all_groups(request, (block_ids,))
 

@@ -18,6 +18,8 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
+    get_kv_cache_spec_kind,
+    get_kv_cache_spec_sliding_window,
 )
 
 from quire._errors import UnsupportedError
@@ -27,6 +29,13 @@ from quire._weights import Watch, changed_after, described, processor, weight_fi
 _SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, SlidingWindowMLASpec)
 # Whose weights are all in files of the model's folder.
 _LOAD_FORMATS = ("auto", "hf", "mistral", "pt", "safetensors")
+
+
+def kinds_of(caches: Any) -> list[tuple[str, int | None]]:
+    """What vLLM's events say of each cache group: its kind, and its window."""
+    return [(get_kv_cache_spec_kind(group.kv_cache_spec).value,
+             get_kv_cache_spec_sliding_window(group.kv_cache_spec))
+            for group in caches.kv_cache_groups]
 
 
 def check(config: Any, caches: Any) -> None:

@@ -10,6 +10,7 @@ from quire._weights import identity_of
 from quire.store import BlockStore, Outcome
 
 from . import _identity
+from ._events import Events
 from ._plan import Introduction, Plan, Report, Transfer, log, namespace_of
 
 _NULL_BLOCK = 0  # stands in a block table for what lies outside a window
@@ -54,6 +55,12 @@ class Scheduler:
         self._loads: list[tuple[str, list[Transfer]]] = []
         self._doubts_weights = False
         self._warnings = Warnings(log)
+        events = config.kv_events_config
+        self._events = None
+        if events is not None and events.enable_kv_cache_events:
+            self._events = Events(self._block_tokens,
+                                  config.cache_config.prefix_match_unit or self._block_tokens,
+                                  _identity.kinds_of(caches), self._stored)
 
     def meet(self, workers: dict[tuple[int, int], Introduction]) -> None:
         """Learns what decides the bytes of the workers; (pipeline rank, tensor rank) of each. K and
@@ -93,7 +100,10 @@ class Scheduler:
         if not digests:
             return 0
         with self._warnings.failing_softly("looking up blocks"):
-            return self._longest(self._stored(digests), first) * self._block_tokens
+            count = self._longest(self._stored(digests), first)
+            if self._events is not None:
+                self._events.follow(request, digests[:count], first)
+            return count * self._block_tokens
         return 0
 
     def load(self, request: Any, block_ids: tuple[list[int], ...], tokens: int) -> None:
@@ -127,6 +137,8 @@ class Scheduler:
         if begin == known.saved:
             return []
         digests = known.digests(known.saved)
+        if self._events is not None:
+            self._events.follow(request, digests[begin:], begin)
         return [Transfer(_key(digests[at], group), group, ids[at])
                 for group, ids in enumerate(tables.get_block_ids(request.request_id))
                 for at in range(begin, min(known.saved, len(ids))) if ids[at] != _NULL_BLOCK]
@@ -135,11 +147,20 @@ class Scheduler:
         """A worker's weights changed: blocks that the engine has computed may be of either."""
         if report is not None and self._identity:
             self._identity = ""
+            if self._events is not None:
+                self._events.forget_all()
             log.warning("quire: the model's weights were changed. Nothing is found or stored "
                          "until the engine starts again")
 
     def doubt(self) -> None:
         self._doubts_weights = True
+
+    def events(self) -> list[Any]:
+        """vLLM's KV events of what the store has, since the last call."""
+        if self._events is not None:
+            with self._warnings.failing_softly("looking up blocks"):
+                return self._events.take()
+        return []
 
     # -- Inside ------------------------------------------------------------------------------------
 

@@ -2,12 +2,17 @@
 
 First the time to the first token of a prompt of 2,000 tokens, new and then stored, in turn. Then
 writing (made durable) and reading 128 MiB, as records of whole blocks, as records of single layers,
-and as plain files, in turn. Prints medians, and those of the ratios of neighbours.
+as plain files, and by LMCache's local disk if `pip install --no-deps -r
+tests/adapters/lmcache/requirements.txt` has added it to the environment, in turn. Prints medians,
+and those of the ratios of neighbours.
 """
 
+import asyncio
 import os
+import queue
 import statistics
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -90,17 +95,86 @@ def on_files(folder, name, size):
     return TOTAL_BYTES / put_s / 1e9, TOTAL_BYTES / get_s / 1e9
 
 
+def lmcache_disk(folder):
+    """LMCache's LocalDiskBackend, made as its engine makes it, with its defaults but for sizes."""
+    os.environ.update(LMCACHE_LOG_LEVEL="ERROR", LMCACHE_TRACK_USAGE="false", DO_NOT_TRACK="1")
+    from lmcache.v1.config import LMCacheEngineConfig
+    from lmcache.v1.metadata import LMCacheMetadata
+    from lmcache.v1.storage_backend import CreateStorageBackends
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    config = LMCacheEngineConfig.from_defaults(
+        chunk_size=BLOCK, local_disk=str(folder / "lmcache"), max_local_disk_size=16,
+        max_local_cpu_size=1)
+    metadata = LMCacheMetadata("bench", 1, 1, 0, 0, torch.float32,
+                               (LAYERS, 2, BLOCK, KV_HEADS, HEAD), chunk_size=BLOCK)
+    return CreateStorageBackends(config, metadata, loop)["LocalDiskBackend"]
+
+
+def on_lmcache(disk, number):
+    """Of whole blocks: put until its files are durable, get, put until its tasks have ended."""
+    from lmcache.utils import CacheEngineKey
+    count = TOTAL_BYTES // (LAYERS * LAYER_BYTES)
+    keys = [CacheEngineKey("bench", 1, 0, number * count + at, torch.float32)
+            for at in range(count)]
+    shape = torch.Size([2, LAYERS, BLOCK, KV_HEADS * HEAD])
+    blocks = [disk.local_cpu_backend.allocate(shape, torch.float32) for _ in keys]
+    for block in blocks:
+        block.tensor.normal_()
+    last = blocks[-1].tensor.clone()
+    ended = queue.SimpleQueue()
+    begin_s = time.monotonic()
+    disk.batched_submit_put_task(keys, blocks, on_complete_callback=ended.put)
+    for _ in keys:
+        ended.get(timeout=60)
+    put_s = time.monotonic() - begin_s
+    files = [open(path, "rb") for path in Path(disk.path).iterdir()]
+    for file in files:
+        os.fsync(file.fileno())
+    durable_s = time.monotonic() - begin_s
+    for file in files:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.close()
+    for block in blocks:
+        block.ref_count_down()
+    begin_s = time.monotonic()
+    blocks = disk.batched_get_blocking(keys)
+    get_s = time.monotonic() - begin_s
+    assert len(files) == count and torch.equal(blocks[-1].tensor, last)
+    for key, block in zip(keys, blocks):
+        block.ref_count_down()
+        disk.remove(key)
+    return TOTAL_BYTES / durable_s / 1e9, TOTAL_BYTES / get_s / 1e9, TOTAL_BYTES / put_s / 1e9
+
+
 def throughputs(folder, pairs):
-    whole, layer, files = [], [], []
+    ways = {"whole blocks": [], "layers": [], "files": []}
+    try:
+        disk = lmcache_disk(folder)
+        ways["LMCache"] = []
+    except ImportError as error:
+        print(f"LMCache is not measured, as it is not installed: {error}")
     for number in range(pairs):
-        whole.append(on_store(folder, f"whole {number}", LAYERS * LAYER_BYTES))
-        layer.append(on_store(folder, f"layer {number}", LAYER_BYTES))
-        files.append(on_files(folder, f"file {number}", LAYERS * LAYER_BYTES))
-    for at, call in enumerate(("put", "get")):
-        for what, speeds in (("whole blocks", whole), ("layers", layer), ("files", files)):
-            said(f"{call}, {what}", [speed[at] for speed in speeds], "GB/s")
-        said(f"{call}, whole blocks / layers", [a[at] / b[at] for a, b in zip(whole, layer)], "")
-        said(f"{call}, whole blocks / files", [a[at] / b[at] for a, b in zip(whole, files)], "")
+        ways["whole blocks"].append(on_store(folder, f"whole {number}", LAYERS * LAYER_BYTES))
+        ways["layers"].append(on_store(folder, f"layer {number}", LAYER_BYTES))
+        ways["files"].append(on_files(folder, f"file {number}", LAYERS * LAYER_BYTES))
+        if "LMCache" in ways:
+            ways["LMCache"].append(on_lmcache(disk, number))
+    puts, gets = ({way: [speed[at] for speed in speeds] for way, speeds in ways.items()}
+                  for at in range(2))
+    if "LMCache" in ways:
+        disk.close()
+        puts["LMCache, not durable"] = [speed[2] for speed in ways["LMCache"]]
+    said_beside("put", puts)
+    said_beside("get", gets)
+
+
+def said_beside(call, ways):
+    for way, speeds in ways.items():
+        said(f"{call}, {way}", speeds, "GB/s")
+    (first, speeds), *others = ways.items()
+    for way, others_speeds in others:
+        said(f"{call}, {first} / {way}", [a / b for a, b in zip(speeds, others_speeds)], "")
 
 
 def said(what, values, unit):

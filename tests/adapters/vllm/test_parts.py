@@ -22,7 +22,7 @@ import quire
 from quire._tensors import mark
 from quire._weights import Watch, identity_of
 from quire.store import BlockStore
-from quire.vllm import _identity
+from quire.vllm import _events, _identity
 from quire.vllm._plan import open_store
 from quire.vllm._scheduler import Scheduler
 from quire.vllm._worker import _Blocks
@@ -51,7 +51,8 @@ def config(**changes):
     made = {name: SimpleNamespace(**{key: changes.get(key, value)
                                      for key, value in values.items()})
             for name, values in parts.items()}
-    return SimpleNamespace(speculative_config=changes.get("speculative_config"), **made)
+    return SimpleNamespace(speculative_config=changes.get("speculative_config"),
+                           kv_events_config=None, **made)
 
 
 def needed(window, count):
@@ -192,3 +193,85 @@ def test_a_write_that_torch_does_not_count_is_seen():
     watch.remember()
     model[7].weight = torch.nn.Parameter(torch.zeros(64, 64))
     assert watch.changed(thorough=False)
+
+
+class Followed:
+    """Events of a store that is drawn, and what a subscriber has of them."""
+
+    def __init__(self):
+        self.now, self.there, self.told, self.failing = 0.0, set(), set(), False
+        kinds = [("full_attention", None), ("sliding_window", 40)]
+        self.events = _events.Events(4, 2, kinds, self.stored, lambda: self.now)
+
+    def stored(self, digests):
+        if self.failing:
+            raise quire.IoError("no owner")
+        return [[(digest, group) in self.there for digest in digests] for group in range(2)]
+
+    def request(self, number, blocks):
+        tokens = [number * 100 + at for at in range(4 * blocks)]
+        hashes = [bytes([number, at]) for at in range(2 * blocks)]
+        return SimpleNamespace(all_token_ids=tokens, block_hashes=hashes, cache_salt=None)
+
+    def take(self):
+        for event in self.events.take():
+            assert (event.medium, event.ownership) == ("STORAGE", "quire")
+            record = (event.block_hashes[0], event.group_idx)
+            if isinstance(event, _events.BlockRemoved):
+                self.told.remove(record)
+                continue
+            assert record not in self.told
+            number, at = divmod(record[0], 256)
+            assert at % 2 == 1, "the hash of a block's last tokens"
+            assert event.parent_block_hash == (record[0] - 2 if at > 1 else None)
+            first = number * 100 + 2 * (at - 1)
+            assert event.token_ids == list(range(first, first + 4))
+            self.told.add(record)
+
+    def settle(self):
+        for _ in range(700):
+            self.now += _events.LOOK_S * 1.01
+            self.take()
+
+
+def test_events_end_with_what_the_store_has():
+    for seed in range(20):
+        draw = random.Random(seed)
+        followed = Followed()
+        for _ in range(60):
+            number, blocks = draw.randrange(1, 5), draw.randrange(1, 6)
+            digests = [bytes([number, 2 * at + 1]) for at in range(blocks)]
+            first = draw.randrange(blocks)
+            followed.there |= {(digest, group) for digest in digests[first:] for group in range(2)
+                               if draw.random() < 0.8}
+            followed.events.follow(followed.request(number, blocks), digests[first:], first)
+            for record in draw.sample(sorted(followed.there), len(followed.there) // 3):
+                followed.there.discard(record)
+            followed.failing = draw.random() < 0.1
+            followed.now += draw.random()
+            try:
+                followed.take()
+            except quire.IoError:
+                assert followed.failing
+        followed.failing = False
+        followed.settle()
+        assert followed.told <= {(int.from_bytes(key), group) for key, group in followed.there}
+        recent = {(int.from_bytes(key), group) for key, group in followed.there
+                  if key in followed.events._blocks}
+        assert followed.told == recent
+        followed.events.forget_all()
+        followed.take()
+        assert not followed.told
+
+
+def test_events_follow_a_bounded_number_of_blocks(monkeypatch):
+    monkeypatch.setattr(_events, "FOLLOWED_MAX", 3)
+    followed = Followed()
+    digests = [bytes([1, 2 * at + 1]) for at in range(5)]
+    followed.there = {(digest, 0) for digest in digests}
+    followed.events.follow(followed.request(1, 3), digests[:3], 0)
+    followed.settle()
+    assert len(followed.told) == 3
+    followed.events.follow(followed.request(1, 5), digests[3:], 3)
+    followed.settle()
+    assert followed.told == {(256 + 2 * at + 1, 0) for at in range(2, 5)}
