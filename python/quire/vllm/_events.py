@@ -75,7 +75,7 @@ class Events:
         return ready
 
     def _look(self, now: float) -> None:
-        digests = []
+        digests: list[bytes] = []
         while self._due and self._due[0][0] <= now and len(digests) < LOOK_BLOCKS:
             digest = heapq.heappop(self._due)[1]
             if digest in self._blocks:
