@@ -9,6 +9,7 @@ import pytest
 
 import quire_cli
 import quire_server
+import random_model
 
 TINY = quire_cli.REPOSITORY / "models/tiny"
 TOKENS = 4000  # of 2 KiB in bf16: 8 MiB
@@ -53,6 +54,36 @@ def test_a_small_memory_and_a_store_give_the_bits_of_a_large_memory(tmp_path, wa
     assert again.exit_code == 0, again.describe()
     assert again.json["loaded_tokens"] == (TOKENS - 1) // 16 * 16
     assert again.json["logits_digest"] == whole(way)["logits_digest"]
+
+
+def test_beside_windows_a_layer_of_a_split_is_one_request(tmp_path):
+    """Of the layers with full attention; those with a window read nothing."""
+    full, layers, tokens = 2, 4, 6000
+    case = random_model.Case(
+        "windows", family="qwen2", layers=layers, hidden=64, heads=4, kv_heads=2, head_dim=32,
+        intermediate=96, vocab=256, rope_theta=1e6, tied=True, prompt_tokens=tokens, dtype="BF16",
+        fields={"use_sliding_window": True, "sliding_window": 300, "layer_types":
+                ["sliding_attention", "full_attention"] * full})
+    random_model.write_model(case, 3, tmp_path / "model")
+    prompt = ",".join(map(str, random_model.prompt_ids(case, 3)))
+
+    def run(*flags):
+        done = quire_cli.run("generate", "--model", tmp_path / "model", "--prompt-ids", prompt,
+                             "--max-tokens", 8, "--threads", 1, "--json", *flags)
+        assert done.exit_code == 0, done.describe()
+        return done.json
+
+    digest = run()["logits_digest"]
+    streams = ("--hot-bytes", "1900KiB", "--chunk", 64, "--resident-tokens", 400, "--store",
+               tmp_path / "store", "--stats")
+    assert run(*streams)["logits_digest"] == digest
+    again = run(*streams)
+    assert again["logits_digest"] == digest
+    assert again["loaded_tokens"] == (tokens - 1) // 16 * 16
+    splits = again["streamed_tokens"] // 256
+    steps = 8  # the last block's tokens and the first answer are one
+    assert splits >= 20
+    assert again["cache"]["streamed_requests_total"] <= 1.05 * steps * splits * full
 
 
 def test_steps_are_cut_to_what_their_lane_states_have_room_for(tmp_path):

@@ -160,6 +160,7 @@ class Loading final : private transfer::Worker {
   void NotComing(LoadJob& job, size_t entry, bool twins, MissReason reason) QUIRE_REQUIRES(mutex_);
   std::unique_ptr<Fence> TakeIn(Get& get);
   void TakeRunIn(Get& get);
+  void CopyOfRunIn(Get& get, uint32_t block, uint32_t group, SlotId slot);
   void ReencodeIn(const Get& get);
   void NoLongerPending(Get& get) QUIRE_REQUIRES(mutex_);
   bool Land() QUIRE_REQUIRES(mutex_);

@@ -188,10 +188,12 @@ void Loading::StartGets(LoadJob& job) {
   while (staging == nullptr || staging->free_chunks() >= kChunksOfBlock) {
     const auto entries = NextToStart(job);
     if (!entries) return;
-    const PerClass<SlotId>& slots = job.slots[entries->first];
+    const auto slots = std::span(job.slots).subspan(entries->first, entries->count);
     for (const bool twins : {false, true}) {
-      const bool wanted = twins ? AnyOf(slots, classes.group_count(), classes.count())
-                                : AnyOf(slots, 0, classes.group_count());
+      const bool wanted = std::ranges::any_of(slots, [&](const PerClass<SlotId>& of_block) {
+        return twins ? AnyOf(of_block, classes.group_count(), classes.count())
+                     : AnyOf(of_block, 0, classes.group_count());
+      });
       if (!wanted || StartGet(job, *entries, twins)) continue;
       NotComing(job, entries->first, twins, MissReason::kLoadFailed);
       break;
@@ -291,23 +293,28 @@ void Loading::AskForBlock(Get& get, tier::LoadRequest& request) {
 // What is not wanted of a run, or has to be copied to a device, is read beside the slots.
 void Loading::AskForRun(Get& get, tier::LoadRequest& request) {
   const RecordShapes& shapes = cache_.shapes();
-  std::vector<std::span<std::byte>> blocks(shapes.run_blocks());
+  const uint32_t group_count = cache_.classes().group_count();
+  std::vector<BlockSlots<std::byte>> blocks(shapes.run_blocks());
+  uint64_t beside = shapes.run_blocks() * shapes.block_bytes();
   for (size_t i = 0; i < get.entries.count; ++i) {
     const size_t entry = get.entries.first + i;
-    const SlotId slot = get.job->slots[entry].front();
-    if (!slot.is_none())
-      blocks[get.job->NumberIn(*get.run, entry)] = cache_.slots().HostBytes(slot);
+    BlockSlots<std::byte>& block = blocks[get.job->NumberIn(*get.run, entry)];
+    for (uint32_t group = 0; group < group_count; ++group) {
+      const SlotId slot = get.job->slots[entry][group];
+      if (!slot.is_none()) block[group] = cache_.slots().HostBytes(slot);
+      beside -= block[group].size();
+    }
   }
-  const auto is_beside = [](std::span<std::byte> block) { return block.empty(); };
-  const uint64_t bytes = cache_.classes().slot_bytes(0);
-  get.beside.resize(static_cast<size_t>(std::ranges::count_if(blocks, is_beside)) * bytes);
+  get.beside.resize(beside);
   std::span<std::byte> rest = get.beside;
-  for (std::span<std::byte>& block : blocks) {
-    if (!block.empty()) continue;
-    block = rest.first(bytes);
-    rest = rest.subspan(bytes);
+  for (BlockSlots<std::byte>& block : blocks) {
+    for (uint32_t group = 0; group < group_count; ++group) {
+      if (!block[group].empty()) continue;
+      block[group] = rest.first(shapes.slot_bytes(group));
+      rest = rest.subspan(shapes.slot_bytes(group));
+    }
   }
-  shapes.CutRun(std::span<const std::span<std::byte>>(blocks), get.out);
+  shapes.CutRun(blocks, get.out);
   request.layout = &shapes.run();
   request.section_count = static_cast<uint32_t>(get.out.size());
   if (!cache_.slots().on_host()) get.chunk = get.staging->Take();
@@ -398,33 +405,41 @@ void Loading::ReencodeIn(const Get& get) {
   get.job->crcs[entry].front() = Crc32c(bytes);
 }
 
-// Blocks that were computed meanwhile have no slot. To a device they go one by one, through the one
-// chunk of pinned memory that a get has.
+// Blocks that were computed meanwhile have no slot, nor those that a window has passed. To a device
+// slots go one by one, through the one chunk of pinned memory that a get has.
 void Loading::TakeRunIn(Get& get) {
   LoadJob& job = *get.job;
   const RecordShapes& shapes = cache_.shapes();
-  const Slots& slots = cache_.slots();
   if (get.chunk) get.arrived = get.crcs;  // those that are copied take their own
   for (size_t i = 0; i < get.entries.count; ++i) {
     const size_t entry = get.entries.first + i;
-    const SlotId slot = job.slots[entry].front();
-    if (slot.is_none()) continue;
     const auto block = static_cast<uint32_t>(job.NumberIn(*get.run, entry));
-    job.crcs[entry].front() = shapes.JoinRun(block, get.crcs);
-    if (!get.chunk) continue;
-    const uint64_t bytes = cache_.classes().slot_bytes(0);
-    std::byte* const pinned = (*get.staging)[*get.chunk].data();
-    std::copy_n(get.beside.data() + block * bytes, bytes, pinned);
-    get.sections.clear();
-    uint32_t section = block;
-    for (const LayerBytes& layer : shapes.layers()) {
+    for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
+      const SlotId slot = job.slots[entry][group];
+      if (slot.is_none()) continue;
+      job.crcs[entry][group] = shapes.JoinRun(group, block, get.crcs);
+      if (get.chunk) CopyOfRunIn(get, block, group, slot);
+    }
+  }
+}
+
+void Loading::CopyOfRunIn(Get& get, uint32_t block, uint32_t group, SlotId slot) {
+  const RecordShapes& shapes = cache_.shapes();
+  const Slots& slots = cache_.slots();
+  const std::span<std::byte> bytes = shapes.BlocksIn(std::span(get.beside))[block][group];
+  std::byte* const pinned = (*get.staging)[*get.chunk].data();
+  std::copy_n(bytes.data(), bytes.size(), pinned);
+  get.sections.clear();
+  uint32_t section = block;
+  for (const LayerBytes& layer : shapes.layers()) {
+    if (layer.group == group) {
       get.sections.push_back(
           {.host = pinned + layer.offset, .bytes = layer.bytes, .crc = &get.arrived[section]});
-      section += shapes.run_blocks();
     }
-    slots.CopyIn(get.sections, slot);
-    static_cast<void>(slots.ops().SynchronizeCopies(CopyWay::kIn));  // EndLanding asks how it went
+    section += shapes.run_blocks();
   }
+  slots.CopyIn(get.sections, slot);
+  static_cast<void>(slots.ops().SynchronizeCopies(CopyWay::kIn));  // EndLanding asks how it went
 }
 
 // Copies take place one after the other, so the first one that is not done holds up the others.

@@ -57,11 +57,17 @@ size_t AddNext(const RecordChain& chain, std::span<const Resident> resident, Rec
     reads.AddBlock(chain, first.block, sections.first, {&to, 1});
     return 1;
   }
-  const size_t count = std::min<size_t>(shapes.run_blocks(), resident.size());
+  std::vector<PerGroup<SlotId>> slots(shapes.run_blocks());
+  size_t count = 0;
+  for (; count < resident.size(); ++count) {
+    const uint64_t number = resident[count].block - first.block;
+    if (number >= slots.size()) break;
+    slots[number][resident[count].group] = resident[count].slot;
+  }
   std::vector<RecordReads::To> to;
   for (const LayerBytes& layer : shapes.layers()) {
-    for (size_t i = 0; i < shapes.run_blocks(); ++i) {
-      to.push_back({.slot = i < count ? resident[i].slot : SlotId::None(),
+    for (const PerGroup<SlotId>& of_block : slots) {
+      to.push_back({.slot = of_block[layer.group],
                     .offset = layer.offset,
                     .bytes = layer.bytes,
                     .sections = 1});
@@ -264,7 +270,7 @@ Result<std::unique_ptr<Sequence>> StreamOpening::MakeSequence() {
   Lease lease = verbs_.holds.MakeLease(std::move(held));
   in_list.Disown();
   const uint64_t found = chain_.blocks() * cache_.block_tokens();
-  const uint64_t front = classes_->reach(needs_.slot_class).first_needed(found);
+  const uint64_t front = classes_->first_whole(found);
   const uint64_t rewriting =
       StreamRewrites::IsNeeded(chain_, front) ? StreamRewrites::Bytes(cache_, front) : 0;
   QUIRE_ASSIGN(auto stream,

@@ -1,6 +1,7 @@
 #include "cache/below/records.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/hash.h"
@@ -89,15 +90,17 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   shapes.geometry_ = GeometryFingerprint(options.geometry);
   shapes.group_count_ = classes.group_count();
   shapes.ranges_ = ranges;
-  const bool is_whole = classes.group_count() == 1 && !classes.reach(0).windowed();
-  if (is_whole && classes.residual_blocks() == 0 && options.layout == ArenaLayout::kBlockMajor) {
-    uint64_t offset = 0;
-    for (const tier::SectionSpec& section : shapes.sealed_.sections()) {
-      if (section.layer_first == shapes.layers_.size())
-        shapes.layers_.push_back({.offset = offset});
-      shapes.layers_.back().bytes += section.bytes;
-      offset += section.bytes;
-    }
+  if (classes.only_windows() || classes.residual_blocks() > 0 ||
+      options.layout != ArenaLayout::kBlockMajor) {
+    return shapes;
+  }
+  shapes.layers_.resize(classes.layout().layer_count());
+  for (const tier::SectionSpec& section : shapes.sealed_.sections()) {
+    const uint32_t group = classes.layout().group_of(section.layer_first);
+    LayerBytes& layer = shapes.layers_[section.layer_first];
+    if (layer.bytes == 0) layer = {.group = group, .offset = shapes.slot_bytes_[group]};
+    layer.bytes += section.bytes;
+    shapes.slot_bytes_[group] += section.bytes;
   }
   return shapes;
 }
@@ -134,9 +137,15 @@ void RecordShapes::FitRuns(uint64_t record_bytes_max) {
   }
 }
 
-uint32_t RecordShapes::JoinRun(uint32_t block, std::span<const uint32_t> crcs) const {
+uint64_t RecordShapes::block_bytes() const {
+  return std::accumulate(slot_bytes_.begin(), slot_bytes_.end(), uint64_t{0});
+}
+
+uint32_t RecordShapes::JoinRun(uint32_t group, uint32_t block,
+                               std::span<const uint32_t> crcs) const {
   Crc32cJoiner joiner;
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (layers_[layer].group != group) continue;
     joiner.Add(crcs[layer * run_blocks_ + block], layers_[layer].bytes);
   }
   return joiner.value();

@@ -29,11 +29,16 @@ struct SectionRange {
   uint32_t count = 0;
 };
 
-/// One layer in a slot that has all of them.
+/// One layer in the slot of its group.
 struct LayerBytes {
+  uint32_t group = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
+
+/// The slots of one block.
+template <typename Byte>
+using BlockSlots = PerGroup<std::span<Byte>>;
 
 /// The records of a cache: one of all sealed forms of a block, and where codecs encode one of its
 /// open forms. Block-major a section is one stream of one layer, so that layers can be checked
@@ -59,8 +64,8 @@ class RecordShapes {
   bool has_error() const { return has_error_; }
   /// In the record that a class belongs to.
   SectionRange sections(uint32_t slot_class) const { return ranges_[slot_class]; }
-  /// Of the record of a whole split; 0: there are no runs, as a slot has not all layers of its
-  /// block, or blocks have other forms.
+  /// Of the record of a whole split; 0: there are no runs, as all layers have windows, or blocks
+  /// other forms.
   uint64_t SplitBytes() const;
   /// Makes runs as long as a store takes them, up to a split.
   void FitRuns(uint64_t record_bytes_max);
@@ -73,27 +78,34 @@ class RecordShapes {
   SectionRange RunSections(uint32_t layer) const {
     return {.first = layer * run_blocks_, .count = run_blocks_};
   }
-  /// Appends all sections of a run. Shape: slots [run_blocks], each [slot_bytes]
+  /// Appends all sections of a run. Shape: blocks [run_blocks]
   template <typename Byte>
-  void CutRun(std::span<const std::span<Byte>> slots, std::vector<std::span<Byte>>& out) const {
-    for (const auto& [offset, bytes] : layers_) {
-      for (const std::span<Byte> slot : slots) {
-        out.push_back(slot.subspan(offset, bytes));
+  void CutRun(const std::vector<BlockSlots<Byte>>& blocks,
+              std::vector<std::span<Byte>>& out) const {
+    for (const auto& [group, offset, bytes] : layers_) {
+      for (const BlockSlots<Byte>& slots : blocks) {
+        out.push_back(slots[group].subspan(offset, bytes));
       }
     }
   }
-  /// The blocks of a run that lie one after the other, for CutRun.
+  /// Of the sealed slots of one group, and of all of a block.
+  uint64_t slot_bytes(uint32_t group) const { return slot_bytes_[group]; }
+  uint64_t block_bytes() const;
+  /// The blocks of a run that lie one after the other, of each its groups in order, for CutRun.
+  /// Shape: bytes [run_blocks, block_bytes]
   template <typename Byte>
-  std::vector<std::span<Byte>> BlocksIn(std::span<Byte> bytes) const {
-    std::vector<std::span<Byte>> blocks(run_blocks_);
-    const uint64_t block_bytes = bytes.size() / run_blocks_;
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      blocks[i] = bytes.subspan(i * block_bytes, block_bytes);
+  std::vector<BlockSlots<Byte>> BlocksIn(std::span<Byte> bytes) const {
+    std::vector<BlockSlots<Byte>> blocks(run_blocks_);
+    for (BlockSlots<Byte>& slots : blocks) {
+      for (uint32_t group = 0; group < group_count_; ++group) {
+        slots[group] = bytes.first(slot_bytes_[group]);
+        bytes = bytes.subspan(slot_bytes_[group]);
+      }
     }
     return blocks;
   }
-  /// The checksum of the slot of a run's `block`th block. Shape: crcs [run().sections()]
-  uint32_t JoinRun(uint32_t block, std::span<const uint32_t> crcs) const;
+  /// The checksum of a group's slot of a run's `block`th block. Shape: crcs [run().sections()]
+  uint32_t JoinRun(uint32_t group, uint32_t block, std::span<const uint32_t> crcs) const;
   /// Appends the sections of a slot. Shape: bytes [slot_bytes], pieces one after the other
   template <typename Byte>
   void Cut(uint32_t slot_class, std::span<Byte> bytes, std::vector<std::span<Byte>>& out) const {
@@ -123,6 +135,7 @@ class RecordShapes {
   tier::RecordLayout sealed_;
   std::optional<tier::RecordLayout> twins_{};
   PerClass<SectionRange> ranges_{};
+  PerGroup<uint64_t> slot_bytes_{};
   std::vector<LayerBytes> layers_{};  // empty: no runs
   uint32_t run_blocks_ = 1;
   std::optional<tier::RecordLayout> run_{};

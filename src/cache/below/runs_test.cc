@@ -13,8 +13,17 @@ namespace quire::cache {
 namespace {
 
 constexpr uint64_t kWhole = 5 * kSplitTokens;  // tokens of the prompt in whole splits
+constexpr uint32_t kWindow = 2 * kBlock + 3;
 
-class RunsTest : public testing::TestWithParam<bool> {
+struct RunKind {
+  std::string name;
+  NumericProfile profile;
+  bool window = false;  // of layers 2 and 3 besides
+};
+
+void PrintTo(const RunKind& kind, std::ostream* out) { *out << kind.name; }
+
+class RunsTest : public testing::TestWithParam<RunKind> {
  protected:
   RunsTest() { Make(); }
 
@@ -22,22 +31,31 @@ class RunsTest : public testing::TestWithParam<bool> {
     CacheOptions more;
     more.store = store_.store.get();
     more.clock = &store_.clock;
-    test_ = std::make_unique<TestCache>(320, SmallGeometry(), Profile(), 0, more);
+    test_ = std::make_unique<TestCache>(320, Shape(), GetParam().profile, 0, more);
   }
-  static NumericProfile Profile() {
-    return GetParam() ? EncodedInt8() : NumericProfile::Uniform(Codec::kF16);
+  static Geometry Shape() {
+    Geometry geometry = SmallGeometry();
+    if (!GetParam().window) return geometry;
+    LayerGroup window = geometry.groups[0];
+    window.kind = LayerKind::kWindow;
+    window.window_tokens = kWindow;
+    window.layers = {2, 3};
+    geometry.groups.push_back(window);
+    return geometry;
   }
   /// Empty if a sequence has of a prompt what a cache without a store computes.
   static std::string Differs(const Sequence& sequence, std::span<const TokenId> prompt) {
-    TestCache other(320, SmallGeometry(), Profile());
+    TestCache other(320, Shape(), GetParam().profile);
     const auto computed = other.Run(prompt);
     if (sequence.length() != prompt.size()) return "not all tokens";
-    for (uint32_t layer = 0; layer < SmallGeometry().layer_count(); ++layer) {
+    for (uint32_t layer = 0; layer < Shape().layer_count(); ++layer) {
+      const bool is_windowed = other.model.GroupOf(layer).kind == LayerKind::kWindow;
+      const uint64_t begin = is_windowed ? prompt.size() - kWindow + 1 : 0;
       for (const Stream& stream : other.model.GroupOf(layer).streams) {
-        std::vector<float> want(prompt.size() * stream.heads * stream.dim);
+        std::vector<float> want((prompt.size() - begin) * stream.heads * stream.dim);
         std::vector<float> have = want;
-        Must(computed->Gather(layer, stream.role, 0, prompt.size(), want));
-        Must(sequence.Gather(layer, stream.role, 0, prompt.size(), have));
+        Must(computed->Gather(layer, stream.role, begin, prompt.size(), want));
+        Must(sequence.Gather(layer, stream.role, begin, prompt.size(), have));
         if (have != want) return "layer " + std::to_string(layer);
       }
     }
@@ -66,7 +84,7 @@ class RunsTest : public testing::TestWithParam<bool> {
   /// Reads every piece of every layer.
   static Result<void> ReadAll(Sequence& sequence) {
     StreamedContext& streamed = *sequence.streamed();
-    for (uint32_t layer = 0; layer < SmallGeometry().layer_count(); ++layer) {
+    for (uint32_t layer = 0; layer < Shape().layer_count(); ++layer) {
       for (uint64_t i = 0; i < streamed.PieceCount(layer); ++i) {
         QUIRE_TRY(streamed.Read(layer, i, nullptr));
       }
@@ -79,8 +97,11 @@ class RunsTest : public testing::TestWithParam<bool> {
   const std::vector<TokenId> prompt_ = SomeTokens(1400, 1);
 };
 
-INSTANTIATE_TEST_SUITE_P(Codecs, RunsTest, testing::Bool(),
-                         [](const auto& kind) { return kind.param ? "int8" : "f16"; });
+INSTANTIATE_TEST_SUITE_P(Kinds, RunsTest,
+                         testing::Values(RunKind{"f16", NumericProfile::Uniform(Codec::kF16)},
+                                         RunKind{"int8", EncodedInt8()},
+                                         RunKind{"int8_and_window", EncodedInt8(), true}),
+                         [](const auto& kind) { return kind.param.name; });
 
 TEST_P(RunsTest, WholeSplitsAreOneRecordEach) {
   WriteStreamed();
@@ -142,7 +163,20 @@ TEST_P(RunsTest, WhatMemoryHasOfARunIsKept) {
   }
 }
 
+// Of the longer one memory has what the windows at its end see.
+TEST_P(RunsTest, AShorterPromptFindsWhatItsWindowsSeeInRuns) {
+  WriteStreamed();
+  Restart();
+  RunThrough(*test_, prompt_);
+  const auto shorter = std::span(prompt_).first(3 * kSplitTokens + 10);
+  const RunReport report = RunThrough(*test_, shorter);
+  EXPECT_EQ(report.reused, 3 * kSplitTokens);
+  EXPECT_EQ(report.loadable > 0, GetParam().window);
+  EXPECT_EQ(Differs(*report.sequence, shorter), "");
+}
+
 TEST_P(RunsTest, LoadsFromTheEndMeetWhatIsComputedInsideARun) {
+  if (GetParam().window) GTEST_SKIP() << "such loads are refused";
   WriteStreamed();
   for (const uint64_t computed : {0, 16, 100, 256, 600, 1300}) {
     Restart();

@@ -66,10 +66,11 @@ StreamLayout Moved(StreamLayout stream, uint64_t from, uint64_t to) {
 // What is in memory becomes runs, even where the store has its blocks one by one: it has each run
 // that it is given only once.
 uint64_t FirstToWrite(const RecordChain& chain, const SequenceOptions& options) {
-  const uint32_t block_tokens = chain.cache().block_tokens();
-  if (chain.cache().shapes().run_blocks() == 1) return chain.blocks();
-  return WindowReach::OfResident(options.resident_tokens, block_tokens)
-      .first_needed(chain.blocks() * block_tokens);
+  const LockedState& cache = chain.cache();
+  if (cache.shapes().run_blocks() == 1) return chain.blocks();
+  return cache.classes()
+      .WithResident(options.resident_tokens)
+      .first_whole(chain.blocks() * cache.block_tokens());
 }
 
 ErrorCode CodeOf(StoreOutcome outcome) {

@@ -23,7 +23,7 @@ bool StreamRewrites::IsNeeded(const RecordChain& chain, uint64_t blocks) {
 }
 
 uint64_t StreamRewrites::Bytes(const LockedState& cache, uint64_t blocks) {
-  return sizeof(StreamRewrites) + cache.shapes().run_blocks() * cache.classes().slot_bytes(0) +
+  return sizeof(StreamRewrites) + cache.shapes().run_blocks() * cache.shapes().block_bytes() +
          blocks * RecordChain::BlockBytes(cache.block_tokens());
 }
 
@@ -68,13 +68,12 @@ void StreamRewrites::ReadNext() {
   const uint64_t count = shapes.run_blocks();
   while (next_ + count <= chain_.blocks() && chain_.HasRun(next_)) next_ += count;
   if (next_ + count > chain_.blocks()) return;
-  const SectionRange sections = shapes.sections(0);
   const RecordReads::To to{.slot = SlotId::None(),
-                           .bytes = chain_.cache().classes().slot_bytes(0),
-                           .sections = sections.count};
+                           .bytes = shapes.block_bytes(),
+                           .sections = static_cast<uint32_t>(shapes.sealed().sections().size())};
   reads_.Clear();
   for (uint64_t block = next_; block < next_ + count; ++block) {
-    reads_.AddBlock(chain_, block, sections.first, {&to, 1});
+    reads_.AddBlock(chain_, block, 0, {&to, 1});
   }
   reads_.Begin();
   doing_ = Doing::kReading;
@@ -84,7 +83,7 @@ bool StreamRewrites::GiveRun() {
   const RecordShapes& shapes = chain_.cache().shapes();
   const auto blocks = shapes.BlocksIn(reads_.beside());
   std::vector<std::span<const std::byte>> sections;
-  shapes.CutRun(std::span<const std::span<const std::byte>>(blocks), sections);
+  shapes.CutRun(blocks, sections);
   transfers_.Write(
       {.identity = chain_.IdentityOfRun(next_, chain_.TokensOf(next_, shapes.run_blocks())),
        .layout = &shapes.run(),

@@ -104,34 +104,42 @@ bool StreamWrites::GiveRun(const std::shared_ptr<Record>& record) {
   const Slots& slots = chain_.cache().slots();
   const RecordShapes& shapes = chain_.cache().shapes();
   WipedVector<std::byte> copied;
-  std::vector<std::span<const std::byte>> blocks;
+  std::vector<BlockSlots<const std::byte>> blocks;
   if (slots.on_host()) {
-    for (const PerClass<SlotId>& of : record->slots) blocks.emplace_back(slots.HostBytes(of[0]));
+    for (const PerClass<SlotId>& of : record->slots) {
+      BlockSlots<const std::byte>& block = blocks.emplace_back();
+      for (uint32_t group = 0; group < chain_.cache().classes().group_count(); ++group) {
+        block[group] = slots.HostBytes(of[group]);
+      }
+    }
     static_cast<void>(slots.ops().Synchronize());
   } else {
     if (!CopyOut(*record, copied)) return false;
     blocks = shapes.BlocksIn(std::span<const std::byte>(copied));
   }
   std::vector<std::span<const std::byte>> sections;
-  shapes.CutRun(std::span<const std::span<const std::byte>>(blocks), sections);
+  shapes.CutRun(blocks, sections);
   transfers_.Write({.identity = record->identity, .layout = &shapes.run(), .sections = sections},
                    ends_, AtEndOf(record));
   return true;
 }
 
-// A device's blocks go one after the other through memory that is pinned.
+// A device's slots go one after the other through memory that is pinned.
 bool StreamWrites::CopyOut(const Record& record, WipedVector<std::byte>& to) const {
   const Slots& slots = chain_.cache().slots();
   tier::Staging& staging = *chain_.cache().write_staging();
-  const uint64_t bytes = chain_.cache().classes().slot_bytes(0);
-  to.resize(record.slots.size() * bytes);
+  const RecordShapes& shapes = chain_.cache().shapes();
+  to.resize(record.slots.size() * shapes.block_bytes());
   const uint32_t chunk = staging.Take();
   bool came = true;
-  for (size_t i = 0; i < record.slots.size() && came; ++i) {
-    const std::span<std::byte> pinned = staging[chunk];
-    slots.CopyOut(record.slots[i].front(), pinned.data());
-    came = slots.ops().SynchronizeCopies(CopyWay::kOut).has_value();
-    std::copy_n(pinned.begin(), bytes, to.begin() + static_cast<ptrdiff_t>(i * bytes));
+  const auto blocks = shapes.BlocksIn(std::span<std::byte>(to));
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    for (uint32_t group = 0; group < chain_.cache().classes().group_count() && came; ++group) {
+      std::byte* const pinned = staging[chunk].data();
+      slots.CopyOut(record.slots[i][group], pinned);
+      came = slots.ops().SynchronizeCopies(CopyWay::kOut).has_value();
+      std::copy_n(pinned, blocks[i][group].size(), blocks[i][group].data());
+    }
   }
   staging.Give(chunk);
   return came;

@@ -26,8 +26,8 @@ using PerClass = std::array<T, kClassesMax>;
 
 /// Blocks [0, sink_blocks) and those from first_needed on; with full attention all of them, of the
 /// open form only those that are not whole yet and so many before them. Of a sequence that streams,
-/// layers with full attention need in memory the blocks that cannot be streamed yet; the others are
-/// released by whole splits.
+/// layers with full attention need in memory the blocks that cannot be streamed yet. It releases
+/// whole splits, with windows as well: a split is one record, of all layers.
 class WindowReach {
  public:
   WindowReach() = default;
@@ -42,20 +42,27 @@ class WindowReach {
     WindowReach reach;
     reach.resident_tokens_ = resident_tokens;
     reach.block_tokens_ = block_tokens;
-    return reach;
+    return reach.BySplits();
   }
   WindowReach(const LayerGroup& group, uint32_t block_tokens)
       : window_tokens_(group.kind == LayerKind::kWindow ? group.window_tokens : 0),
         block_tokens_(block_tokens),
         sink_blocks_(DivUp(uint64_t{group.sink_tokens}, uint64_t{block_tokens})) {}
 
+  /// The same, but for blocks that are released by whole splits.
+  WindowReach BySplits() const {
+    WindowReach reach = *this;
+    reach.blocks_at_once_ = kSplitTokens / block_tokens_;
+    return reach;
+  }
+
   /// Whether blocks are released while the sequence lives.
   bool windowed() const { return window_tokens_ != 0 || open_ || streams(); }
   uint64_t sink_blocks() const { return sink_blocks_; }
   /// Whether released blocks are still read: from the store, as a stream.
   bool streams() const { return resident_tokens_ != 0; }
-  /// Blocks that are released together: a streamed sequence releases whole splits.
-  uint64_t blocks_at_once() const { return streams() ? kSplitTokens / block_tokens_ : 1; }
+  /// Blocks that are released together.
+  uint64_t blocks_at_once() const { return blocks_at_once_; }
 
   /// First block after the sinks that a query at `position` or later may see, or the last block
   /// before `position` if it sees none: holding that block keeps its whole path in the index.
@@ -66,11 +73,12 @@ class WindowReach {
     }
     if (streams()) {
       const uint64_t passed = position - std::min(position, resident_tokens_);
-      return RoundDown(passed, uint64_t{kSplitTokens}) / block_tokens_;
+      return RoundDown(passed / block_tokens_, blocks_at_once_);
     }
     if (!windowed() || position < window_tokens_) return sink_blocks_;
     const uint64_t seen = (position + 1 - window_tokens_) / block_tokens_;
-    return std::max(sink_blocks_, std::min(seen, (position - 1) / block_tokens_));
+    const uint64_t last = std::min(seen, (position - 1) / block_tokens_);
+    return std::max(sink_blocks_, RoundDown(last, blocks_at_once_));
   }
 
   /// Most blocks needed at once when at most `step_tokens` are written between two commits.
@@ -78,9 +86,9 @@ class WindowReach {
     if (!windowed()) return std::numeric_limits<uint64_t>::max();
     if (open_) return DivUp(step_tokens, block_tokens_) + 1 + residual_blocks_;
     // Tokens [length + 1 - window, length + step), from anywhere in a block, or in a split.
-    const uint64_t before = streams() ? resident_tokens_ + kSplitTokens : window_tokens_;
+    const uint64_t before = streams() ? resident_tokens_ : window_tokens_;
     const uint64_t tokens = CheckedAdd(before, step_tokens).value_or(UINT64_MAX);
-    return sink_blocks_ + DivUp(tokens, block_tokens_) + 1;
+    return sink_blocks_ + DivUp(tokens, block_tokens_) + blocks_at_once_;
   }
 
  private:
@@ -89,6 +97,7 @@ class WindowReach {
   bool open_ = false;
   uint64_t residual_blocks_ = 0;  // of the open form
   uint64_t block_tokens_ = 1;
+  uint64_t blocks_at_once_ = 1;
   uint64_t sink_blocks_ = 0;
 };
 

@@ -310,11 +310,7 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t group, uint64_t b
 void SequenceImpl::PassWindows(uint64_t length) {
   uint64_t durable = UINT64_MAX;
   if (stream_ != nullptr) {
-    uint64_t passing = 0;
-    for (uint32_t group = 0; group < slots_.classes().group_count(); ++group) {
-      passing = std::max(passing, slots_.classes().reach(group).first_needed(length));
-    }
-    durable = stream_->AwaitDurable(passing);
+    durable = stream_->AwaitDurable(slots_.classes().first_whole(length));
   }
   std::vector<SlotId> passed;
   PerClass<uint64_t> counts{};

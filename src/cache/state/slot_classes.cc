@@ -127,10 +127,19 @@ SlotClasses::SlotClasses(codec::SlotLayout layout, std::optional<codec::SlotLayo
 SlotClasses SlotClasses::WithResident(uint64_t resident_tokens) const {
   SlotClasses classes = *this;
   for (uint32_t group = 0; group < group_count(); ++group) {
-    if (reaches_[group].windowed()) continue;
-    classes.reaches_[group] = WindowReach::OfResident(resident_tokens, block_tokens());
+    WindowReach& reach = classes.reaches_[group];
+    reach = reach.windowed() ? reach.BySplits()
+                             : WindowReach::OfResident(resident_tokens, block_tokens());
   }
   return classes;
+}
+
+uint64_t SlotClasses::first_whole(uint64_t tokens) const {
+  uint64_t first = 0;
+  for (const WindowReach& reach : reaches().first(group_count())) {
+    first = std::max(first, reach.first_needed(tokens));
+  }
+  return first;
 }
 
 bool SlotClasses::only_windows() const {

@@ -83,6 +83,8 @@ class SlotClasses {
     const WindowReach& reach = reaches_[slot_class];
     return block < reach.sink_blocks() || block >= reach.first_needed(tokens);
   }
+  /// The first block from which on a query after `tokens` tokens may look at every sealed class.
+  uint64_t first_whole(uint64_t tokens) const;
   /// Slots that a sequence of `blocks` blocks has of its own at most, with `shared` others.
   PerClass<uint64_t> OwnSlots(uint64_t shared, uint64_t blocks, uint64_t step_tokens) const;
 

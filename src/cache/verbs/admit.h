@@ -34,7 +34,7 @@ struct PlanState {
   std::vector<MissRun> missing{};         // never empty once acquired
   LoadList load{};                        // the blocks that the store has besides
   std::optional<uint64_t> differs_at{};   // as Plan
-  WipedVector<TokenId> prompt{};          // [prompt_tokens], where there is something to load
+  WipedVector<TokenId> prompt{};          // [prompt_tokens], where more than these are needed
 };
 
 /// Threads: any

@@ -412,6 +412,25 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
   const auto store_has = [&](const Digest& wanted) {
     return cache_.transfers()->PresenceOf(wanted) != tier::Presence::kAbsent;
   };
+  // A block in the tree whose bytes have left memory may be in a run alone.
+  const auto is_in_run = [&](uint64_t block) {
+    const uint64_t run_blocks = cache_.shapes().run_blocks();
+    const LoadList::Run run{.first = RoundDown(block, run_blocks)};
+    const uint64_t end = run.first + run_blocks;
+    const uint32_t block_tokens = cache_.block_tokens();
+    if (run_blocks == 1 || end * block_tokens > prompt.size()) return false;
+    const auto at = std::ranges::lower_bound(load.runs, run.first, {}, &LoadList::Run::first);
+    if (at != load.runs.end() && at->first == run.first) return true;
+    const uint64_t hashed = std::min(end, known + beyond.size());
+    Digest key = key_of(hashed - 1);
+    for (uint64_t i = hashed; i < end; ++i) {
+      key = ChildKey(*location.domain, key, &prompt[i * block_tokens], block_tokens);
+    }
+    key = RunKey(key);
+    if (!store_has(key)) return false;
+    load.runs.insert(at, {.first = run.first, .key = key});
+    return true;
+  };
   // Each block is looked up once, however often the computation of the hit asks for it.
   enum class Known : uint8_t { kNo, kAbsent, kPresent };
   std::vector<Known> sealed_below(known, Known::kNo);
@@ -422,7 +441,8 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
     Known& memo = is_sealed ? sealed_below[block] : twins_below[block];
     if (memo == Known::kNo) {
       const bool found = store_has(is_sealed ? key_of(block) : TwinKey(key_of(block)));
-      memo = found ? Known::kPresent : Known::kAbsent;
+      const bool is_there = found || (is_sealed && is_in_run(block));
+      memo = is_there ? Known::kPresent : Known::kAbsent;
     }
     return memo == Known::kPresent;
   };
