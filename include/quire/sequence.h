@@ -408,8 +408,12 @@ class Sequence {
   /// Source: TensorRT-LLM, KvCacheRetentionConfig
   virtual Result<void> Retain(const Retention& retention) = 0;
 
-  /// Back to zero tokens; slots that only it held are free again.
+  /// Back to zero tokens; slots that only it held are free again. One that streams waits until the
+  /// store has what it computed, 5 s at most.
   virtual void Reset() = 0;
+  /// For a caller that has other work, before Reset or its end, and after its last commit: waits at
+  /// most so long; whether these would wait for nothing.
+  virtual bool MayEnd(uint64_t wait_us) = 0;
 
   /// Copies tokens [begin, end) of one stream, widened to f32, in token order. Pins their blocks
   /// meanwhile, and no others.

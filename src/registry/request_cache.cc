@@ -39,6 +39,7 @@ class OwnedSequence final : public Sequence {
   uint64_t dropped_tokens() const override { return inner_.dropped_tokens(); }
   Result<void> Retain(const Retention& retention) override { return inner_.Retain(retention); }
   void Reset() override { inner_.Reset(); }
+  bool MayEnd(uint64_t wait_us) override { return inner_.MayEnd(wait_us); }
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                       std::span<float> out) const override {
     return inner_.Gather(layer, role, begin, end, out);

@@ -252,9 +252,8 @@ TickReport Engine::Tick() {
     return {.worked = true, .settled = settled};
   }
   const uint64_t wait_us = WaitUs(now_us);
-  const bool waits = streamed.waits || !state_.openings.empty();
-  return {.wait_us = waits ? std::min(wait_us, kStoreWaitUs) : wait_us,
-          .settled = settled};
+  const bool waits = streamed.waits || !state_.openings.empty() || !state_.endings.empty();
+  return {.wait_us = waits ? std::min(wait_us, kStoreWaitUs) : wait_us, .settled = settled};
 }
 
 void Engine::TakeCommands() {

@@ -12,10 +12,6 @@ namespace {
 // Both at once takes 1 / (1 / a + 1 / b) of the time of either. Where one is so many times as fast
 // as the other that is less than a fifth off, and the slower one is better left to others.
 constexpr double kBothWithin = 4.0;
-
-// What callers ask for meanwhile waits so long.
-constexpr uint64_t kAloneWaitUs = 5'000;
-
 }  // namespace
 
 std::optional<Costs> CostsOf(const EngineState& state, uint64_t tokens, uint64_t bytes) {
@@ -186,6 +182,7 @@ void PromptLoads::TakeDone() {
     Take(task, std::move(ended));
   }
   TakeOpened();
+  waiting_.EndStreamed();
   waiting_.RemoveEnded();
   waiting_.WakeForPrefix();
 }

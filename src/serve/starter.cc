@@ -92,6 +92,8 @@ void Starter::Look(Task& task) {
   }
   if (task.text().goal() == 0) return task.End(Finish::kLength);
   if (ContinueSession(task)) return;
+  // It may begin with what one of these has computed.
+  if (Streams(state_, task) && !state_.endings.empty()) return waiting_.WaitForRoom(task);
   if (const auto prefix = waiting_.ForPrefix(task)) {
     ++state_.stats.prefix_waits;
     return task.WaitFor(*prefix);

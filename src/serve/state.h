@@ -62,6 +62,9 @@ struct StreamStart {
   std::vector<MissRun> missing;  // if all that was there comes
 };
 
+/// For the store, where nothing else is to be done: what callers ask for meanwhile waits so long.
+inline constexpr uint64_t kAloneWaitUs = 5'000;
+
 /// Threads:  one
 /// Lifetime: what the references name must outlive it
 struct EngineState {
@@ -75,9 +78,10 @@ struct EngineState {
   const bool steps_aside = false;  // those that stream are not stepped with others (Streamer)
   FairShare shares{};
   TaskTable tasks{};
-  std::map<RequestId, Loading> loads{};         // of `tasks`
-  std::map<RequestId, StreamStart> openings{};  // the same
-  bool may_start = false;                       // something changed for a waiting request
+  std::map<RequestId, Loading> loads{};              // of `tasks`
+  std::map<RequestId, StreamStart> openings{};       // the same
+  std::vector<std::unique_ptr<Sequence>> endings{};  // of requests that streamed and have ended
+  bool may_start = false;                            // something changed for a waiting request
   // A part of the cache is leased (BudgetLeases): a request that does not fit into the rest waits.
   bool leased = false;
   EngineStats stats{};

@@ -289,6 +289,35 @@ TEST_F(StreamTest, OneThatIsCancelledWhileItIsOpenedGivesEverythingBack) {
   EXPECT_EQ(cache_->stats().hot_bytes_used, before);
 }
 
+TEST_F(StreamTest, OthersGoOnWhileOneEnds) {
+  Make(150, /*chunk_tokens=*/16);
+  const Request other = Of(2, 130);
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(Of(1, 2500));
+  while (client.Of(id).progress.empty() || client.Of(id).progress.back() < 2000) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  machine_.files.set_latency_us_max(5'000'000);
+  const RequestId beside = client.Submit(other);
+  engine_->Tick();
+  const uint64_t begin_us = machine_.clock.NowMicros();
+  engine_->Cancel(id);
+  while (!client.Of(beside).response) {
+    engine_->Tick();
+    client.TakeAll();
+  }
+  EXPECT_EQ(client.Of(beside).response->logits_digest, Whole(other).logits_digest);
+  EXPECT_EQ(client.Of(id).response->finish, Finish::kCancelled);
+  EXPECT_LT(machine_.clock.NowMicros() - begin_us, 1'000'000) << "nothing waited for the disk";
+  // Another one that streams begins when the store has what it computed.
+  machine_.files.set_latency_us_max(100);
+  machine_.clock.Advance(5'000'000);
+  const Response again = RunOne(Of(1, 2500));
+  EXPECT_GE(again.loaded_tokens, 2000);
+  EXPECT_EQ(again.logits_digest, Whole(Of(1, 2500)).logits_digest);
+}
+
 // It waits a second for what is being written, and computes it then.
 TEST_F(StreamTest, OneMovedBelowStartsThoughTheDiskTakesNothing) {
   Make(200, /*chunk_tokens=*/16);

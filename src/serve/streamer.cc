@@ -15,7 +15,6 @@ namespace {
 constexpr uint64_t kShareUsMin = 100;
 // Alone. What callers ask for meanwhile waits so long.
 constexpr uint64_t kAloneUs = 20'000;
-constexpr uint64_t kWaitUs = 5'000;
 
 // How long a task that streams may compute between two steps of others, which take `others_us`
 // each. One step of all would take at least as long as the longer of the two; with this share a
@@ -41,7 +40,7 @@ Streamer::Report Streamer::GoOn(uint64_t others_us) {
     if (task->ended() || !task->running() || task->paused_us()) continue;
     const uint64_t share_us =
         others_us == 0 ? kAloneUs : ShareBeside(others_us, task->aside_step_us());
-    const Patience patience = {.wait_us = others_us == 0 ? kWaitUs / count : 0,
+    const Patience patience = {.wait_us = others_us == 0 ? kAloneWaitUs / count : 0,
                                .clock = &state_.clock,
                                .until_us = state_.clock.NowMicros() + share_us / count};
     GoOnWith(*task, patience, report);

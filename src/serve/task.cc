@@ -198,7 +198,7 @@ void Task::End(Finish finish, CancelledTurn turn) {
         retainer_.Apply(request_, tenant(), adapter(), text_.tokens().first(computed));
   }
   if (session_ != nullptr) return EndTurn(turn, std::move(response));
-  sequence_.reset();
+  if (sequence_ != nullptr && sequence_->streamed() == nullptr) sequence_.reset();
   mailbox_.PostLast(id_, std::move(response));
 }
 

@@ -105,6 +105,8 @@ class Task {
   void StopAt(uint64_t tokens) { text_.StopAt(tokens); }
   /// Gives its sequence back. It has to be started again.
   void Preempt();
+  /// Of one that has ended: a sequence that streams, which may wait for the store; else null.
+  std::unique_ptr<Sequence> TakeSequence() { return std::move(sequence_); }
   /// Its step under way, where that is put aside from time to time; null: none is.
   model::StepAside* aside() const { return aside_.get(); }
   void PutAside(std::unique_ptr<model::StepAside> step) {

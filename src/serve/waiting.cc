@@ -111,7 +111,7 @@ void Waiting::WakeForPrefix() {
 
 bool Waiting::CanWaitForRoom() const {
   return !state_.tasks.running().empty() || !state_.loads.empty() || !state_.openings.empty() ||
-         state_.keeper.any_sequence() ||
+         !state_.endings.empty() || state_.keeper.any_sequence() ||
          state_.options.outside_retry_us > 0 || state_.leased;
 }
 
@@ -154,13 +154,26 @@ void Waiting::RetryOutside(uint64_t now_us) {
   WakeForRoom();
 }
 
+// They wait for it only where nothing else is to be done.
+void Waiting::EndStreamed() {
+  if (state_.endings.empty()) return;
+  const bool is_alone = state_.tasks.running().empty() && !state_.may_start;
+  const size_t before = state_.endings.size();
+  std::erase_if(state_.endings, [&](const std::unique_ptr<Sequence>& sequence) {
+    return sequence->MayEnd(is_alone ? kAloneWaitUs : 0);
+  });
+  if (state_.endings.size() < before) WakeForRoom();
+}
+
 void Waiting::RemoveEnded() {
   const auto ended = state_.tasks.TakeEnded();
   for (const auto& task : ended) {
     state_.shares.Leave(task->tenant());
     state_.loads.erase(task->id());
     state_.openings.erase(task->id());
+    if (auto streamed = task->TakeSequence()) state_.endings.push_back(std::move(streamed));
   }
+  EndStreamed();
   if (ended.empty()) return;
   WakeForRoom();
   WakeForPrefix();

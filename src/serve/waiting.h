@@ -42,8 +42,11 @@ class Waiting {
   /// When to call RetryOutside.
   uint64_t retry_outside_us() const { return retry_outside_us_; }
 
-  /// Takes those out that have ended: what they held is free.
+  /// Takes those out that have ended: what they held is free, of those that streamed when the store
+  /// has what they computed.
   void RemoveEnded();
+  /// Ends the sequences of which it has.
+  void EndStreamed();
 
  private:
   bool Shares(const Task& a, const Task& b) const;

@@ -26,6 +26,8 @@ constexpr uint32_t kPlacesMax = 32;
 constexpr uint64_t kResidentPerPiece = 8;
 constexpr uint64_t kSplitsPerPieceMax = 8;
 constexpr uint64_t kWriteTimeoutUs = 10'000'000;
+// To be durable, for a caller that lets go of the bytes that are being written.
+constexpr uint64_t kLastWaitUs = 5'000'000;
 
 // What a read of a block takes: its request, tokens, and where its sections go.
 constexpr uint64_t kReadBytes = 1024;
@@ -229,9 +231,17 @@ bool SequenceStream::MayStep(uint64_t wait_us) {
   return true;
 }
 
+bool SequenceStream::MayEnd(uint64_t wait_us) {
+  if (!std::exchange(ends_, true)) {
+    awaited_ = writes_.begun();
+    awaited_since_us_ = chain_.cache().transfers()->NowMicros();
+  }
+  return MayStep(wait_us);
+}
+
 void SequenceStream::Cut(uint64_t tokens) {
   const uint64_t blocks = tokens / chain_.cache().block_tokens();
-  writes_.Cut(blocks);
+  writes_.Cut(blocks, is_stuck_ ? 0 : kLastWaitUs);
   if (blocks < ahead_->blocks()) SetStreamed(0);
   chain_.Cut(tokens);
 }

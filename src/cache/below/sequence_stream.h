@@ -90,6 +90,8 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   uint64_t block_bytes() const { return RecordChain::BlockBytes(chain_.cache().block_tokens()); }
   /// Memory does not have the first so many blocks any more, which are whole splits.
   void SetStreamed(uint64_t blocks) { ahead_->SetBlocks(blocks); }
+  /// What was given to the store is there, at once or after `wait_us`, or does not come.
+  bool MayEnd(uint64_t wait_us);
   /// Tokens from here on will be others. Nothing reads the slots of their blocks any more.
   void Cut(uint64_t tokens);
   /// Why it cannot let go of what it should. Empty: it can.
@@ -153,6 +155,7 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   std::deque<Place> places_;
   bool is_stuck_ = false;  // the store did not take what it was waited for
   bool is_deferred_ = false;
+  bool ends_ = false;
   uint64_t awaited_ = 0;  // blocks that are to be durable before the next step
   uint64_t awaited_since_us_ = 0;
   const std::atomic<bool>* cancel_ = nullptr;  // of the call under way

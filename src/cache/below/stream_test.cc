@@ -223,6 +223,23 @@ TEST_P(StreamTest, ATenantWithATtlKeepsNothingBelowMemory) {
   EXPECT_THAT(refused.error().message, HasSubstr("ttl"));
 }
 
+TEST_P(StreamTest, EndsWithoutAWaitWhenItMay) {
+  {
+    const auto sequence = test_->Open(prompt_, Streams(1400));
+    Must(Feed(*sequence, prompt_));
+    store_.files.set_latency_us_max(1'000'000'000);  // of what is asked for from now on
+    EXPECT_FALSE(sequence->MayEnd(0));
+    EXPECT_FALSE(sequence->MayEnd(5'000));
+    store_.files.set_latency_us_max(100);
+    store_.clock.Advance(1'000'000'000);
+    while (!sequence->MayEnd(1'000)) continue;
+    const uint64_t begin_us = store_.clock.NowMicros();
+    sequence->Reset();
+    EXPECT_EQ(store_.clock.NowMicros(), begin_us);
+  }
+  EXPECT_EQ(test_->Acquire(prompt_).loadable_tokens(), 1392);
+}
+
 // Entries, keys and tokens stay in memory while slots go.
 TEST_P(StreamTest, EachBlockIsPaidForWhetherAtOpenOrLater) {
   const auto bytes_with = [this](uint64_t at_open, uint64_t later) {

@@ -15,8 +15,6 @@ using tier::StoreOutcome;
 
 constexpr uint32_t kWritesAtOnce = 16;
 constexpr uint64_t kBusyWaitUs = 500;  // the store can take no more just now
-// To be durable, for a caller that lets go of the bytes that are being written.
-constexpr uint64_t kLastWaitUs = 5'000'000;
 
 bool StoreHasIt(StoreOutcome outcome) {
   return outcome == StoreOutcome::kOk || outcome == StoreOutcome::kPresent;
@@ -38,7 +36,7 @@ StreamWrites::StreamWrites(const RecordChain& chain, uint64_t durable)
 }
 
 StreamWrites::~StreamWrites() {
-  Cut(0);
+  Cut(0, 0);
   transfers_.Detach(*this);
 }
 
@@ -223,7 +221,7 @@ bool StreamWrites::IsDurable(uint64_t blocks) {
   return durable_ >= blocks;
 }
 
-void StreamWrites::Cut(uint64_t blocks) {
+void StreamWrites::Cut(uint64_t blocks, uint64_t timeout_us) {
   uint64_t kept = 0;
   uint64_t cut = 0;
   {
@@ -234,7 +232,7 @@ void StreamWrites::Cut(uint64_t blocks) {
     while (kept < records_.size() && records_[kept]->end() <= blocks) ++kept;
     cut = records_.size() - kept;
   }
-  AwaitEnds(kept, cut, kLastWaitUs);
+  AwaitEnds(kept, cut, timeout_us);
   MutexLock turn(turn_mutex_);  // nothing reads their slots any more
   MutexLock lock(mutex_);
   records_.resize(kept);

@@ -26,7 +26,7 @@ class StreamWrites final : private transfer::Worker {
  public:
   /// The store has the first `durable` blocks; those after its last whole run are written again.
   StreamWrites(const RecordChain& chain, uint64_t durable);
-  /// Waits for what is under way, or takes it back.
+  /// As Cut(0, 0).
   ~StreamWrites() override;
   StreamWrites(const StreamWrites&) = delete;
   StreamWrites& operator=(const StreamWrites&) = delete;
@@ -45,8 +45,8 @@ class StreamWrites final : private transfer::Worker {
   /// Blocks that are durable, each with all before it.
   uint64_t durable() const;
   /// Blocks from here on, with what is one record with them, are not its own any more; their slots
-  /// are not read when it returns.
-  void Cut(uint64_t blocks);
+  /// are not read when it returns. What is under way has so long to become durable.
+  void Cut(uint64_t blocks, uint64_t timeout_us);
   /// Why the block after the durable ones is not, as far as is known. Empty: nothing failed.
   std::string failure() const;
 

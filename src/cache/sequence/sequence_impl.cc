@@ -523,7 +523,10 @@ std::vector<SlotId> SequenceImpl::HeldOf(const std::set<SlotId>& slots) const {
 
 void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
-  if (stream_ != nullptr) EndStream();
+  if (stream_ != nullptr) {
+    WriteRest();
+    stream_->Cut(0);
+  }
   KeepTwins(length() / verbs_.cache.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
   const uint64_t output = length() - prompt;

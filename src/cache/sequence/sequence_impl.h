@@ -107,6 +107,7 @@ class SequenceImpl final : public Sequence {
   uint64_t dropped_tokens() const override { return dropped_tokens_; }
   Result<void> Retain(const Retention& retention) override;
   void Reset() override;
+  bool MayEnd(uint64_t wait_us) override;
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                       std::span<float> out) const override;
   Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override;
@@ -160,7 +161,7 @@ class SequenceImpl final : public Sequence {
   Result<void> PublishWholeBlocks(uint64_t length);
   /// The same of a sequence that streams: to the store alone.
   void WriteWholeBlocks(uint64_t length, uint64_t at_once);
-  void EndStream();
+  void WriteRest();
   std::optional<NewBlock> WholeBlock(size_t i) const;
   void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
                 std::vector<SlotId>& own);

@@ -120,10 +120,15 @@ void SequenceImpl::WriteWholeBlocks(uint64_t length, uint64_t at_once) {
   }
 }
 
+bool SequenceImpl::MayEnd(uint64_t wait_us) {
+  if (stream_ == nullptr) return true;
+  WriteRest();
+  return stream_->MayEnd(wait_us);
+}
+
 // Whole blocks that became no run are records by themselves.
-void SequenceImpl::EndStream() {
+void SequenceImpl::WriteRest() {
   IfThereIsMemory([&] { WriteWholeBlocks(std::min(length(), stream_->whole_tokens()), 1); });
-  stream_->Cut(0);
 }
 
 // Block `i` as it is to be published, without its parent. Nothing: a window has passed some of it,
