@@ -40,6 +40,9 @@ class GroupCache : public registry::ForwardingCache {
   Result<Ticket> Load(Plan, const LoadOptions&) override { return Refuse("load"); }
   Result<uint64_t> Prefetch(const AcquireRequest&) override { return Refuse("prefetch"); }
   Result<uint64_t> Demote(const AcquireRequest&) override { return Refuse("demote"); }
+  Result<std::unique_ptr<Opening>> BeginOpen(Plan, const SequenceOptions&) override {
+    return Refuse("streamed sequences");
+  }
 
  protected:
   /// Every other rank takes the change; `meanwhile` is what this one does.

@@ -182,7 +182,7 @@ void PromptLoads::TakeDone() {
     Take(task, std::move(ended));
   }
   TakeOpened();
-  waiting_.EndStreamed();
+  waiting_.EndStreamed(kAloneWaitUs);
   waiting_.RemoveEnded();
   waiting_.WakeForPrefix();
 }

@@ -122,6 +122,8 @@ bool StepPlanner::Reserve(BatchEntry& entry) {
     if (entry.tokens > 1) {
       chunk_.Shrink();
       entry.tokens /= 2;
+    } else if (!state_.endings.empty()) {
+      return false;  // they give some back
     } else if (!preemption_.MakeRoomToGrow(task, reserved.error())) {
       return false;
     }

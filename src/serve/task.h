@@ -29,7 +29,7 @@ enum class Waits : uint8_t {
   kRoom = 2,     // until another gives some back
   kPrefix = 3,   // until another task has computed what both begin with
   kReader = 4,   // until its events are taken
-  kLoad = 5,     // until what the store has of its text was loaded
+  kLoad = 5,     // until what the store has of its text was loaded, or may be
   kText = 6,     // until the text of its session was read
 };
 

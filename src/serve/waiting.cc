@@ -42,7 +42,9 @@ bool Waiting::Shares(const Task& a, const Task& b) const {
 std::optional<Wait> Waiting::ForPrefix(const Task& task) const {
   if (!task.request().reuses()) return std::nullopt;
   const auto computed = ForComputed(task);
-  return computed ? computed : ForLoaded(task);
+  if (computed) return computed;
+  const auto loaded = ForLoaded(task);
+  return loaded ? loaded : ForOpened(task);
 }
 
 // The most that a running task has in common with this one and has not computed yet.
@@ -92,6 +94,21 @@ std::optional<Wait> Waiting::ForLoaded(const Task& task) const {
   return most;
 }
 
+// A sequence that is being opened goes on to compute what the store does not have.
+std::optional<Wait> Waiting::ForOpened(const Task& task) const {
+  const uint32_t block = state_.cache.options().profile.block_tokens;
+  const std::span<const TokenId> text = task.text().tokens();
+  for (const auto& [id, start] : state_.openings) {
+    const Task& owner = *state_.tasks.Find(id);
+    if (!Shares(task, owner) || AcceptsLess(task, owner)) continue;
+    const auto differ = std::ranges::mismatch(text, owner.text().tokens());
+    const uint64_t common =
+        RoundDown<uint64_t>(static_cast<uint64_t>(differ.in1 - text.begin()), block);
+    if (common > start.there) return Wait{.what = Waits::kPrefix, .owner = id, .tokens = common};
+  }
+  return std::nullopt;
+}
+
 void Waiting::WakeForPrefix() {
   for (const auto& [id, task] : state_.tasks.all()) {
     const Wait& wait = task->wait();
@@ -100,7 +117,9 @@ void Waiting::WakeForPrefix() {
     if (Planted(Canary::kForgetWaiters) && owner == nullptr) continue;
     if (owner != nullptr) {
       const bool is_there = owner->running() && owner->position() >= wait.tokens;
-      if (!owner->ended() && !is_there && state_.loads.contains(owner->id())) continue;
+      const bool loads =
+          state_.loads.contains(owner->id()) || state_.openings.contains(owner->id());
+      if (!owner->ended() && !is_there && loads) continue;
       const bool goes_on = owner->running() && !owner->ended() && !owner->paused_us();
       if (goes_on && owner->position() < wait.tokens) continue;
     }
@@ -154,15 +173,20 @@ void Waiting::RetryOutside(uint64_t now_us) {
   WakeForRoom();
 }
 
-// They wait for it only where nothing else is to be done.
-void Waiting::EndStreamed() {
+// It waits for the store only where nothing else is to be done.
+void Waiting::EndStreamed(uint64_t wait_us) {
   if (state_.endings.empty()) return;
   const bool is_alone = state_.tasks.running().empty() && !state_.may_start;
   const size_t before = state_.endings.size();
   std::erase_if(state_.endings, [&](const std::unique_ptr<Sequence>& sequence) {
-    return sequence->MayEnd(is_alone ? kAloneWaitUs : 0);
+    return sequence->MayEnd(is_alone ? wait_us / before : 0);
   });
-  if (state_.endings.size() < before) WakeForRoom();
+  if (state_.endings.size() == before) return;
+  WakeForRoom();
+  for (const auto& [id, task] : state_.tasks.all()) {
+    const bool is_loaded = state_.loads.contains(id) || state_.openings.contains(id);
+    if (task->wait().what == Waits::kLoad && !is_loaded) task->WaitFor({});
+  }
 }
 
 void Waiting::RemoveEnded() {
@@ -173,7 +197,7 @@ void Waiting::RemoveEnded() {
     state_.openings.erase(task->id());
     if (auto streamed = task->TakeSequence()) state_.endings.push_back(std::move(streamed));
   }
-  EndStreamed();
+  EndStreamed(ended.empty() ? 0 : kAloneWaitUs);
   if (ended.empty()) return;
   WakeForRoom();
   WakeForPrefix();

@@ -45,13 +45,14 @@ class Waiting {
   /// Takes those out that have ended: what they held is free, of those that streamed when the store
   /// has what they computed.
   void RemoveEnded();
-  /// Ends the sequences of which it has.
-  void EndStreamed();
+  /// Ends the sequences of which it has; where nothing runs it waits so long for the others.
+  void EndStreamed(uint64_t wait_us);
 
  private:
   bool Shares(const Task& a, const Task& b) const;
   std::optional<Wait> ForComputed(const Task& task) const;
   std::optional<Wait> ForLoaded(const Task& task) const;
+  std::optional<Wait> ForOpened(const Task& task) const;
 
   EngineState& state_;
   std::map<TenantId, TenantId> domains_;  // of tenants that share one

@@ -13,7 +13,7 @@ from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 LOOK_S = 0.1  # between two looks at the store, and until a block is looked up for the first time
 LOOK_BLOCKS = 256  # of one look
-AGAIN_S = 30.0  # until a block is looked up again, at the latest
+AGAIN_S = 30.0  # until a block is due again, at the latest
 FOLLOWED_MAX = 1 << 16
 
 Stored = Callable[[list[bytes]], list[list[bool]]]
@@ -25,8 +25,9 @@ class _Block:
     parent: Any
     tokens: "array.array[int]"
     salt: str | None
-    groups: set[int] = field(default_factory=set)  # of which its record was told to be there
+    due: float  # when it is looked up
     wait_s: float = LOOK_S
+    groups: set[int] = field(default_factory=set)  # of which its record was told to be there
 
 
 class Events:
@@ -40,7 +41,7 @@ class Events:
         self._block_tokens, self._hashes_of_block = block_tokens, block_tokens // hash_tokens
         self._kinds, self._stored, self._clock = kinds, stored, clock
         self._blocks: dict[bytes, _Block] = {}  # by age
-        self._due: list[tuple[float, bytes]] = []  # a heap: when each is looked up again
+        self._due: list[tuple[float, bytes]] = []  # a heap: when each is looked up; others are old
         self._look_at = 0.0
         self._ready: list[Any] = []
 
@@ -55,8 +56,8 @@ class Events:
                 maybe_convert_block_hash(hashes[at]),
                 maybe_convert_block_hash(hashes[at - 1]) if at > 0 else None,
                 array.array("i", request.all_token_ids[begin:begin + self._block_tokens]),
-                request.cache_salt if at == 0 else None)
-            heapq.heappush(self._due, (self._clock() + LOOK_S, digest))
+                request.cache_salt if at == 0 else None, self._clock() + LOOK_S)
+            heapq.heappush(self._due, (self._blocks[digest].due, digest))
         while len(self._blocks) > FOLLOWED_MAX:
             self._forget(next(iter(self._blocks)))
 
@@ -77,16 +78,19 @@ class Events:
     def _look(self, now: float) -> None:
         digests: list[bytes] = []
         while self._due and self._due[0][0] <= now and len(digests) < LOOK_BLOCKS:
-            digest = heapq.heappop(self._due)[1]
-            if digest in self._blocks:
+            due, digest = heapq.heappop(self._due)
+            if digest in self._blocks and self._blocks[digest].due == due:
                 digests.append(digest)
+        if not digests:
+            return
         try:
             stored = self._stored(digests)
         finally:
             for digest in digests:
                 block = self._blocks[digest]
                 block.wait_s = min(2 * block.wait_s, AGAIN_S)
-                heapq.heappush(self._due, (now + block.wait_s, digest))
+                block.due = now + block.wait_s
+                heapq.heappush(self._due, (block.due, digest))
         for at, digest in enumerate(digests):
             self._tell(digest, {group for group, of_group in enumerate(stored) if of_group[at]})
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -16,6 +17,8 @@ namespace quire::cache {
 namespace {
 
 constexpr size_t kReadsAtOnce = 64;
+// Of runs that one group alone wants the rest is read too, and dropped: of so many bytes at a time.
+constexpr uint64_t kBesideBytes = uint64_t{16} << 20;
 // Each begins before what did not come to the one before; after these it begins with nothing.
 constexpr int kOpenAttempts = 4;
 // For what memory has and the store is still being given. What does not come is computed again.
@@ -124,6 +127,7 @@ class StreamOpening final : public Opening {
   }
   /// As far as it goes without waiting; whether all is there.
   Result<bool> GoOn() {
+    if (is_there_) return true;
     if (plan_) {
       if (!IsWritten()) return false;
       QUIRE_TRY(TakeRoom());
@@ -135,6 +139,7 @@ class StreamOpening final : public Opening {
         const uint64_t failed = came ? (*came)->block : unread_first_;
         BeginWith(++attempts_ == kOpenAttempts ? 0 : failed);
       } else if (unread_.empty()) {
+        is_there_ = true;
         return true;
       }
       ReadNext();
@@ -146,9 +151,15 @@ class StreamOpening final : public Opening {
   const PlanState& state() const { return PlanState::Of(*plan_); }
   bool HasEnded() {
     if (failed_) return true;
-    const Result<bool> is_there = GoOn();
-    if (!is_there) failed_ = is_there.error();
-    return failed_ || *is_there;
+    try {
+      const Result<bool> is_there = GoOn();
+      if (is_there) return *is_there;
+      failed_ = is_there.error();
+    } catch (const std::bad_alloc&) {
+      reads_.Cancel();
+      failed_ = {ErrorCode::kNoSpace, "open: the system has no memory left"};
+    }
+    return true;
   }
   bool IsWritten();
   bool Has(uint64_t blocks);
@@ -170,11 +181,13 @@ class StreamOpening final : public Opening {
   uint64_t there_ = 0;     // of these, from the front on: what it begins with
   uint64_t until_us_ = 0;  // it waits for what is being written; 0: it did not have to yet
   bool is_flushed_ = false;
+  bool is_there_ = false;
   std::optional<Error> failed_{};
   std::unique_ptr<const SlotClasses> classes_{};
   uint64_t blocks_ = 0;  // that it has room for
   Holds::Allocation taken_{};
   OwnedSlots ring_{};
+  std::optional<Reservation> states_{};
   std::vector<Resident> resident_{};
   std::span<const Resident> unread_{};  // of these
   uint64_t unread_first_ = 0;           // the first block of those being read
@@ -207,6 +220,7 @@ bool StreamOpening::IsWritten() {
     }
     ends_.Run();
     if (!is_flushed_ && transfers.NowMicros() < until_us_) return false;
+    transfers.Forget(ends_);
   }
   Has(hit_);
   there_ = std::min(there_, hit_);
@@ -233,6 +247,9 @@ Result<void> StreamOpening::TakeRoom() {
   PerClass<uint64_t> ring{};
   ring[needs_.slot_class] = needs_.ring_slots;
   ring_ = taken_.slots.Take(ring);
+  QUIRE_ASSIGN(auto states,
+               Reservation::CreateCommitted(cache_.slots().memory(), needs_.state_bytes));
+  states_.emplace(std::move(states));
   BeginWith(there_);
   return {};
 }
@@ -249,7 +266,8 @@ void StreamOpening::ReadNext() {
   unread_first_ = unread_.front().block;
   reads_.Clear();
   const bool on_host = cache_.slots().on_host();  // else they pass through memory of ours
-  for (size_t added = 0; added < kReadsAtOnce && !unread_.empty();) {
+  for (size_t added = 0;
+       added < kReadsAtOnce && reads_.beside().size() < kBesideBytes && !unread_.empty();) {
     const size_t next = AddNext(chain_, unread_, reads_);
     unread_ = unread_.subspan(next);
     added += on_host ? 1 : next;
@@ -273,9 +291,9 @@ Result<std::unique_ptr<Sequence>> StreamOpening::MakeSequence() {
   const uint64_t front = classes_->first_whole(found);
   const uint64_t rewriting =
       StreamRewrites::IsNeeded(chain_, front) ? StreamRewrites::Bytes(cache_, front) : 0;
-  QUIRE_ASSIGN(auto stream,
-               SequenceStream::Create(std::move(chain_), needs_, options_, std::move(ring_),
-                                      taken_.metadata.Split(needs_.metadata_bytes)));
+  auto stream = std::make_unique<SequenceStream>(
+      std::move(chain_), needs_, options_, std::move(ring_),
+      taken_.metadata.Split(needs_.metadata_bytes), *std::move(states_));
   if (rewriting > 0) {
     auto paid = verbs_.holds.Allocate(location_, {}, rewriting);
     if (paid) stream->Rewrite(front, std::move(paid->metadata));  // else it stays as it is

@@ -19,6 +19,7 @@ struct RunKind {
   std::string name;
   NumericProfile profile;
   bool window = false;  // of layers 2 and 3 besides
+  uint32_t sinks = 0;   // tokens of theirs
 };
 
 void PrintTo(const RunKind& kind, std::ostream* out) { *out << kind.name; }
@@ -39,6 +40,7 @@ class RunsTest : public testing::TestWithParam<RunKind> {
     LayerGroup window = geometry.groups[0];
     window.kind = LayerKind::kWindow;
     window.window_tokens = kWindow;
+    window.sink_tokens = GetParam().sinks;
     window.layers = {2, 3};
     geometry.groups.push_back(window);
     return geometry;
@@ -100,7 +102,9 @@ class RunsTest : public testing::TestWithParam<RunKind> {
 INSTANTIATE_TEST_SUITE_P(Kinds, RunsTest,
                          testing::Values(RunKind{"f16", NumericProfile::Uniform(Codec::kF16)},
                                          RunKind{"int8", EncodedInt8()},
-                                         RunKind{"int8_and_window", EncodedInt8(), true}),
+                                         RunKind{"int8_and_window", EncodedInt8(), true},
+                                         RunKind{"f16_window_and_sinks",
+                                                 NumericProfile::Uniform(Codec::kF16), true, 20}),
                          [](const auto& kind) { return kind.param.name; });
 
 TEST_P(RunsTest, WholeSplitsAreOneRecordEach) {
@@ -119,6 +123,18 @@ TEST_P(RunsTest, ALayerOfASplitIsOneRequest) {
   const uint64_t requests = store_.store->stats().read_requests - before;
   EXPECT_EQ(splits, 4);
   EXPECT_LE(requests, splits * SmallGeometry().layer_count() + 3) << "what was read ahead included";
+}
+
+// What the sinks of a window are in is no run yet.
+TEST_P(RunsTest, NothingIsWaitedForBeforeASplitIsWhole) {
+  const auto sequence = test_->Open(prompt_, Streams());
+  sequence->streamed()->Defer();
+  store_.files.set_latency_us_max(1'000'000'000);
+  for (uint64_t tokens = 8; tokens <= 200; tokens += 8) {
+    Must(test_->model.Feed(*sequence, std::span(prompt_).first(tokens)));
+    ASSERT_TRUE(sequence->streamed()->MayStep(0)) << tokens;
+  }
+  store_.files.set_latency_us_max(100);
 }
 
 TEST_P(RunsTest, OthersLoadThem) {

@@ -144,17 +144,6 @@ Result<StreamNeeds> StreamNeedsOf(const SlotClasses& classes, const SequenceOpti
   return needs;
 }
 
-Result<std::unique_ptr<SequenceStream>> SequenceStream::Create(RecordChain chain,
-                                                               const StreamNeeds& needs,
-                                                               const SequenceOptions& options,
-                                                               OwnedSlots ring,
-                                                               MetadataCharge charge) {
-  QUIRE_ASSIGN(auto states,
-               Reservation::CreateCommitted(chain.cache().slots().memory(), needs.state_bytes));
-  return std::unique_ptr<SequenceStream>(new SequenceStream(
-      std::move(chain), needs, options, std::move(ring), std::move(charge), std::move(states)));
-}
-
 SequenceStream::SequenceStream(RecordChain chain, const StreamNeeds& needs,
                                const SequenceOptions& options, OwnedSlots ring,
                                MetadataCharge charge, Reservation states)

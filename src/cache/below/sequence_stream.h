@@ -59,12 +59,10 @@ constexpr uint64_t StoreBytesFor(uint64_t stored) { return stored / 3 * 4 + 4; }
 /// Lifetime: the cache must outlive it
 class SequenceStream final : public StreamedContext, private PieceSource {
  public:
-  /// Of a sequence that begins with the blocks of `chain`, all of them durable. `ring` and `charge`
-  /// are what `needs` says.
-  /// Errors: kNoSpace the device has no memory for lane states
-  static Result<std::unique_ptr<SequenceStream>> Create(RecordChain chain, const StreamNeeds& needs,
-                                                        const SequenceOptions& options,
-                                                        OwnedSlots ring, MetadataCharge charge);
+  /// Of a sequence that begins with the blocks of `chain`, all of them durable. `ring`, `charge` and
+  /// `states` are what `needs` says.
+  SequenceStream(RecordChain chain, const StreamNeeds& needs, const SequenceOptions& options,
+                 OwnedSlots ring, MetadataCharge charge, Reservation states);
   ~SequenceStream() override;
 
   /// Makes runs of its first `blocks` blocks, those that are in the store alone. `charge` is for
@@ -125,9 +123,6 @@ class SequenceStream final : public StreamedContext, private PieceSource {
     ContextPiece piece{};
     RecordReads reads;
   };
-
-  SequenceStream(RecordChain chain, const StreamNeeds& needs, const SequenceOptions& options,
-                 OwnedSlots ring, MetadataCharge charge, Reservation states);
 
   void Begin(uint32_t place, const ContextPiece& piece) override;
   bool IsDone(uint32_t place) override { return places_[place].reads.IsDone(); }

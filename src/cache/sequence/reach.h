@@ -27,7 +27,7 @@ using PerClass = std::array<T, kClassesMax>;
 /// Blocks [0, sink_blocks) and those from first_needed on; with full attention all of them, of the
 /// open form only those that are not whole yet and so many before them. Of a sequence that streams,
 /// layers with full attention need in memory the blocks that cannot be streamed yet. It releases
-/// whole splits, with windows as well: a split is one record, of all layers.
+/// whole splits, with windows as well (but sinks): a split is one record, of all layers.
 class WindowReach {
  public:
   WindowReach() = default;

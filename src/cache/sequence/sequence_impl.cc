@@ -310,7 +310,11 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t group, uint64_t b
 void SequenceImpl::PassWindows(uint64_t length) {
   uint64_t durable = UINT64_MAX;
   if (stream_ != nullptr) {
-    durable = stream_->AwaitDurable(slots_.classes().first_whole(length));
+    // Those after the last whole split, of which sinks may be some, are released by none.
+    const uint64_t whole =
+        RoundDown(slots_.classes().first_whole(length),
+                  slots_.classes().reach(stream_->slot_class()).blocks_at_once());
+    durable = stream_->AwaitDurable(whole);
   }
   std::vector<SlotId> passed;
   PerClass<uint64_t> counts{};

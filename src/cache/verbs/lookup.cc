@@ -427,7 +427,7 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
       key = ChildKey(*location.domain, key, &prompt[i * block_tokens], block_tokens);
     }
     key = RunKey(key);
-    if (!store_has(key)) return false;
+    if (cache_.transfers()->PresenceOf(key) != tier::Presence::kPresent) return false;
     load.runs.insert(at, {.first = run.first, .key = key});
     return true;
   };

@@ -206,6 +206,7 @@ class Followed:
     def stored(self, digests):
         if self.failing:
             raise quire.IoError("no owner")
+        assert digests and len(set(digests)) == len(digests)
         return [[(digest, group) in self.there for digest in digests] for group in range(2)]
 
     def request(self, number, blocks):
@@ -260,8 +261,9 @@ def test_events_end_with_what_the_store_has():
                   if key in followed.events._blocks}
         assert followed.told == recent
         followed.events.forget_all()
-        followed.take()
+        followed.settle()
         assert not followed.told
+        assert not followed.events._due, "what is not followed is not due"
 
 
 def test_events_follow_a_bounded_number_of_blocks(monkeypatch):
