@@ -59,8 +59,8 @@ constexpr uint64_t StoreBytesFor(uint64_t stored) { return stored / 3 * 4 + 4; }
 /// Lifetime: the cache must outlive it
 class SequenceStream final : public StreamedContext, private PieceSource {
  public:
-  /// Of a sequence that begins with the blocks of `chain`, all of them durable. `ring`, `charge` and
-  /// `states` are what `needs` says.
+  /// Of a sequence that begins with the blocks of `chain`, all of them durable. `ring`, `charge`
+  /// and `states` are what `needs` says.
   SequenceStream(RecordChain chain, const StreamNeeds& needs, const SequenceOptions& options,
                  OwnedSlots ring, MetadataCharge charge, Reservation states);
   ~SequenceStream() override;
