@@ -26,6 +26,20 @@ class StreamTest : public EngineTest {
   static Request Of(uint64_t seed, uint64_t tokens) {
     return {.prompt = SomeTokens(tokens, seed), .max_tokens = 6};
   }
+  static Request LongAnswer() {
+    Request request = Of(1, 1400);
+    request.max_tokens = 300;
+    return request;
+  }
+  /// Such a request, which has said some of its answer.
+  RequestId BeginGenerating(TestClient& client, const Request& request) {
+    const RequestId id = client.Submit(request);
+    for (int i = 0; i < 120; ++i) {
+      engine_->Tick();
+      client.Take(id);
+    }
+    return id;
+  }
   /// What an engine with enough memory answers, and no store.
   Response Whole(Request request) {
     StreamJudge judge;
@@ -321,14 +335,9 @@ TEST_F(StreamTest, OthersGoOnWhileOneEnds) {
 // It waits a second for what is being written, and computes it then.
 TEST_F(StreamTest, OneMovedBelowStartsThoughTheDiskTakesNothing) {
   Make(200, /*chunk_tokens=*/16);
-  Request request = Of(1, 1400);
-  request.max_tokens = 300;
+  const Request request = LongAnswer();
   TestClient client(*engine_);
-  const RequestId id = client.Submit(request);
-  for (int i = 0; i < 120; ++i) {
-    engine_->Tick();
-    client.Take(id);
-  }
+  const RequestId id = BeginGenerating(client, request);
   machine_.files.set_latency_us_max(1'000'000'000);
   engine_->Demote(id, [](Result<void>) {});
   const RequestId beside = client.Submit(Of(2, 130));
@@ -432,14 +441,9 @@ TEST_F(StreamTest, ItIsInMemoryAgainWhenThereIsRoom) {
 
 TEST_F(StreamTest, AnOperatorMovesARequestBelow) {
   Make(200, /*chunk_tokens=*/16);
-  Request request = Of(1, 1400);
-  request.max_tokens = 300;
+  const Request request = LongAnswer();
   TestClient client(*engine_);
-  const RequestId id = client.Submit(request);
-  for (int i = 0; i < 120; ++i) {
-    engine_->Tick();
-    client.Take(id);
-  }
+  const RequestId id = BeginGenerating(client, request);
   ASSERT_EQ(engine_->sequences().size(), 1);
   EXPECT_EQ(engine_->sequences()[0].request, id);
   EXPECT_EQ(engine_->sequences()[0].stage, Stage::kGenerating);

@@ -42,9 +42,7 @@ bool Waiting::Shares(const Task& a, const Task& b) const {
 std::optional<Wait> Waiting::ForPrefix(const Task& task) const {
   if (!task.request().reuses()) return std::nullopt;
   const auto computed = ForComputed(task);
-  if (computed) return computed;
-  const auto loaded = ForLoaded(task);
-  return loaded ? loaded : ForOpened(task);
+  return computed ? computed : ForLoaded(task);
 }
 
 // The most that a running task has in common with this one and has not computed yet.
@@ -75,38 +73,28 @@ std::optional<Wait> Waiting::ForComputed(const Task& task) const {
   return most;
 }
 
-// The most that is being loaded of what this one begins with too.
+// The most that is being loaded of what this one begins with too. A sequence that is being opened
+// goes on to compute what the store does not have.
 std::optional<Wait> Waiting::ForLoaded(const Task& task) const {
   const uint32_t block = state_.cache.options().profile.block_tokens;
   const std::span<const TokenId> text = task.text().tokens();
   std::optional<Wait> most;
+  const auto look_at = [&](const Task& owner, uint64_t there, uint64_t comes) {
+    if (!Shares(task, owner) || AcceptsLess(task, owner)) return;
+    const auto differ = std::ranges::mismatch(text, owner.text().tokens());
+    const uint64_t common = std::min(
+        comes, RoundDown<uint64_t>(static_cast<uint64_t>(differ.in1 - text.begin()), block));
+    if (common <= there || (most && common <= most->tokens)) return;
+    most = Wait{.what = Waits::kPrefix, .owner = owner.id(), .tokens = common};
+  };
   for (const auto& [id, load] : state_.loads) {
     const Task& owner = *state_.tasks.Find(id);
-    if (!Shares(task, owner) || AcceptsLess(task, owner)) continue;
-    const auto differ = std::ranges::mismatch(text, owner.text().tokens());
-    const uint64_t common =
-        std::min(load.resident + load.tokens,
-                 RoundDown<uint64_t>(static_cast<uint64_t>(differ.in1 - text.begin()), block));
-    const uint64_t there = owner.running() ? owner.position() : load.resident;
-    if (common <= there || (most && common <= most->tokens)) continue;
-    most = Wait{.what = Waits::kPrefix, .owner = id, .tokens = common};
+    look_at(owner, owner.running() ? owner.position() : load.resident, load.resident + load.tokens);
+  }
+  for (const auto& [id, start] : state_.openings) {
+    look_at(*state_.tasks.Find(id), start.there, UINT64_MAX);
   }
   return most;
-}
-
-// A sequence that is being opened goes on to compute what the store does not have.
-std::optional<Wait> Waiting::ForOpened(const Task& task) const {
-  const uint32_t block = state_.cache.options().profile.block_tokens;
-  const std::span<const TokenId> text = task.text().tokens();
-  for (const auto& [id, start] : state_.openings) {
-    const Task& owner = *state_.tasks.Find(id);
-    if (!Shares(task, owner) || AcceptsLess(task, owner)) continue;
-    const auto differ = std::ranges::mismatch(text, owner.text().tokens());
-    const uint64_t common =
-        RoundDown<uint64_t>(static_cast<uint64_t>(differ.in1 - text.begin()), block);
-    if (common > start.there) return Wait{.what = Waits::kPrefix, .owner = id, .tokens = common};
-  }
-  return std::nullopt;
 }
 
 void Waiting::WakeForPrefix() {

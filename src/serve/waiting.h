@@ -52,7 +52,6 @@ class Waiting {
   bool Shares(const Task& a, const Task& b) const;
   std::optional<Wait> ForComputed(const Task& task) const;
   std::optional<Wait> ForLoaded(const Task& task) const;
-  std::optional<Wait> ForOpened(const Task& task) const;
 
   EngineState& state_;
   std::map<TenantId, TenantId> domains_;  // of tenants that share one

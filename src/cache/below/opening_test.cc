@@ -1,5 +1,4 @@
 // Sequences that stream are opened without waiting for the disk.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
