@@ -35,8 +35,8 @@ void MemoryObjects::Ask(ObjectRequest request) {
   if (reply.outcome == ObjectOutcome::kUnavailable && request.verb == ObjectVerb::kPut) {
     reply.bytes = std::move(request.bytes);
   }
-  if (fault.kind == ObjectFault::kTwice) coming_.emplace(at_us, reply);
-  coming_.emplace(at_us, std::move(reply));
+  if (fault.kind == ObjectFault::kTwice) coming_.emplace(at_us, Coming{reply, request.sink});
+  coming_.emplace(at_us, Coming{std::move(reply), std::move(request.sink)});
 }
 
 ObjectReply MemoryObjects::Do(ObjectRequest& request, ObjectFault::Kind fault) {
@@ -110,7 +110,9 @@ void MemoryObjects::Read(const ObjectRequest& request, ObjectFault::Kind fault,
 void MemoryObjects::Take(std::vector<ObjectReply>& replies, uint64_t /*wait_us*/) {
   const uint64_t now_us = clock_.NowMicros();
   while (!coming_.empty() && coming_.begin()->first <= now_us) {
-    replies.push_back(std::move(coming_.begin()->second));
+    auto& [reply, sink] = coming_.begin()->second;
+    if (sink) sink(std::exchange(reply.bytes, {}));
+    replies.push_back(std::move(reply));
     coming_.erase(coming_.begin());
   }
 }

@@ -71,7 +71,11 @@ class MemoryObjects final : public Objects {
   MemoryService& service_;
   const Clock& clock_;
   Script script_;
-  std::multimap<uint64_t, ObjectReply> coming_;  // by their time
+  struct Coming {
+    ObjectReply reply{};
+    ObjectSink sink{};
+  };
+  std::multimap<uint64_t, Coming> coming_;  // by their time
   std::map<ObjectVerb, uint64_t> asked_;
 };
 

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,12 @@ enum class ObjectOutcome : uint8_t {
   kFull = 7,         // Put, Swap: it takes no more just now
 };
 
+/// Where the bytes of an object go, in their order, as they come; also those of an answer that fails
+/// later.
+///
+/// Threads: the service's own
+using ObjectSink = std::function<void(std::span<const std::byte>)>;
+
 struct ObjectRequest {
   uint64_t tag = 0;
   ObjectVerb verb = ObjectVerb::kGet;
@@ -34,9 +42,9 @@ struct ObjectRequest {
   // Get: bytes [offset, offset + bytes_max), as far as there are any. List: at most so many names.
   uint64_t offset = 0;
   uint64_t bytes_max = 0;
-  bool whole = false;  // Get: all of the object, which has no more than bytes_max
-  // Put, Swap. Get: memory for the answer, of any size, which spares the system from clearing new.
-  std::vector<std::byte> bytes{};
+  bool whole = false;              // Get: all of the object, which has no more than bytes_max
+  ObjectSink sink{};               // Get: gets the bytes instead of the reply
+  std::vector<std::byte> bytes{};  // Put, Swap
   // Swap: of what was read; empty: nothing stood there. List: where to go on; empty: at the start.
   std::string version{};
   bool wants_version = false;  // Get

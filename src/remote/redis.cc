@@ -277,7 +277,7 @@ void RedisLoop::OnObject(const HostAndPort& from, RedisCommand& command, RespVal
   switch (request.verb) {
     case ObjectVerb::kGet:
       // A range of what is not there is empty.
-      if (reply.kind != RespValue::kBulk || (!request.whole && reply.bytes.empty())) {
+      if (reply.kind != RespValue::kBulk || (!request.whole && reply.integer == 0)) {
         answer.outcome = ObjectOutcome::kAbsent;
       }
       if (request.wants_version) answer.version = reply.bulk();
@@ -341,7 +341,7 @@ void RedisLoop::TurnNodes() {
       link.Turn(now_us_);
       RedisCommand command;
       RespValue reply;
-      while (link.is_open() && link.Next(command, reply)) {
+      while (link.is_open() && link.Next(command, reply, now_us_)) {
         node.pause_us = kPauseMinUs;
         OnReply(address, command, reply);
       }

@@ -2,14 +2,17 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace quire::remote {
 namespace {
 
 constexpr uint64_t kConnectUs = 1'000'000;
-constexpr uint64_t kSilenceUs = 2'000'000;   // without a byte, while something is on its way
-constexpr uint64_t kAnswerUs = 6'000'000;    // of one command
+constexpr uint64_t kSilenceUs = 2'000'000;  // without a byte, while something is on its way
+constexpr uint64_t kAnswerUs = 6'000'000;   // of one command
+constexpr uint64_t kReadingBytesMax = 8 << 20;
 constexpr uint64_t kBulkBytesMax = 1 << 16;  // of what is no object
 
 bool Reads(const RedisCommand& command) {
@@ -26,8 +29,9 @@ void RedisLink::Open(const HostAndPort& to, const TlsContext* tls, const std::st
                      const std::string& password, uint64_t now_us) {
   reader_ = {};
   outgoing_.clear();
+  waiting_.clear();
   in_flight_.clear();
-  sent_ = unsent_ = 0;
+  sent_ = unsent_ = reading_bytes_ = 0;
   broken_.clear();
   opened_us_ = progress_us_ = now_us;
   socket_.Connect(to, tls);
@@ -43,7 +47,18 @@ short RedisLink::events() const {
   return static_cast<short>(POLLIN | (socket_.wants_write() || writes ? POLLOUT : 0));
 }
 
+bool RedisLink::MaySend(const RedisCommand& command) const {
+  return !Reads(command) || reading_bytes_ == 0 ||
+         reading_bytes_ + BulkMaxOf(command) <= kReadingBytesMax;
+}
+
 void RedisLink::Send(RedisCommand command, uint64_t now_us) {
+  if (waiting_.empty() && MaySend(command)) return SendNow(std::move(command), now_us);
+  waiting_.push_back(std::move(command));
+}
+
+void RedisLink::SendNow(RedisCommand command, uint64_t now_us) {
+  if (Reads(command)) reading_bytes_ += BulkMaxOf(command);
   if (in_flight_.empty()) progress_us_ = now_us;
   command.sent_us = now_us;
   in_flight_.push_back(std::move(command));
@@ -96,15 +111,14 @@ void RedisLink::Receive(uint64_t now_us) {
   progress_us_ = now_us;
 }
 
-bool RedisLink::Next(RedisCommand& command, RespValue& reply) {
+bool RedisLink::Next(RedisCommand& command, RespValue& reply, uint64_t now_us) {
   if (!broken_.empty()) return false;
   while (true) {
-    std::vector<std::byte> none;
     const bool is_asked = !in_flight_.empty();
     const uint64_t bulk_max = is_asked ? BulkMaxOf(in_flight_.front()) : 0;
-    const bool reads = is_asked && Reads(in_flight_.front());
+    const ObjectSink none;
     const RespReader::Step step =
-        reader_.Next(bulk_max, reply, reads ? in_flight_.front().request.bytes : none);
+        reader_.Next(bulk_max, reply, is_asked ? in_flight_.front().request.sink : none);
     if (step == RespReader::Step::kMore) {
       // What has come meanwhile is read without asking the poller again.
       const std::span<std::byte> room = reader_.Room();
@@ -120,6 +134,12 @@ bool RedisLink::Next(RedisCommand& command, RespValue& reply) {
     }
     command = std::move(in_flight_.front());
     in_flight_.pop_front();
+    if (Reads(command)) reading_bytes_ -= BulkMaxOf(command);
+    while (!waiting_.empty() && MaySend(waiting_.front())) {
+      SendNow(std::move(waiting_.front()), now_us);
+      waiting_.pop_front();
+    }
+    Flush(now_us);
     if (step == RespReader::Step::kTooLong) {
       broken_ = "an object is longer than it can be";
       reply = {.kind = RespValue::kError, .text = "TOOLONG"};
@@ -143,7 +163,8 @@ std::string RedisLink::Failure(uint64_t now_us) const {
 std::deque<RedisCommand> RedisLink::Close() {
   socket_.Close();
   outgoing_.clear();
-  sent_ = unsent_ = 0;
+  sent_ = unsent_ = reading_bytes_ = 0;
+  std::ranges::move(std::exchange(waiting_, {}), std::back_inserter(in_flight_));
   return std::exchange(in_flight_, {});
 }
 

@@ -42,11 +42,13 @@ class RedisLink {
   short events() const;
   bool has_pending() const { return socket_.has_pending(); }
 
+  /// In order. Reads wait here while many bytes are on their way: a server makes all the answers
+  /// that it is asked for at once, in new memory.
   void Send(RedisCommand command, uint64_t now_us);
   /// Moves bytes both ways, as far as they go.
   void Turn(uint64_t now_us);
   /// The next reply and what it is to. False: there is none yet.
-  bool Next(RedisCommand& command, RespValue& reply);
+  bool Next(RedisCommand& command, RespValue& reply, uint64_t now_us);
   /// Why it is of no use any more; empty: it is.
   std::string Failure(uint64_t now_us) const;
   /// Closes, and returns what has no reply.
@@ -59,12 +61,16 @@ class RedisLink {
     size_t ends = 0;                    // commands that are sent when `text` is
   };
 
+  bool MaySend(const RedisCommand& command) const;
+  void SendNow(RedisCommand command, uint64_t now_us);
   void Flush(uint64_t now_us);
   void Receive(uint64_t now_us);
 
   Socket socket_;
   RespReader reader_;
+  std::deque<RedisCommand> waiting_;
   std::deque<RedisCommand> in_flight_;
+  uint64_t reading_bytes_ = 0;  // that these may have as answers
   std::deque<Piece> outgoing_;
   size_t sent_ = 0;    // of the first piece
   size_t unsent_ = 0;  // commands in flight that are not sent whole

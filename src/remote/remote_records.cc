@@ -18,8 +18,7 @@ using tier::StoreOutcome;
 
 namespace {
 
-constexpr uint64_t kEpochsPiece = 0;  // the id of what is asked about epochs
-constexpr uint64_t kSpareBytesMax = 32 << 20;
+constexpr uint64_t kEpochsPiece = 0;        // the id of what is asked about epochs
 constexpr uint64_t kRetryPauseUs = 20'000;  // then twice as long, less up to half of it
 constexpr tier::PublisherId kUnnamed{};
 
@@ -46,6 +45,13 @@ RemoteRecords::RemoteRecords(std::unique_ptr<Objects> objects, const FleetKey& f
       presence_(options.keys_max) {
   MutexLock lock(mutex_);
   stats_.where = where();
+}
+
+// Callers' memory may go before the service's thread does.
+RemoteRecords::~RemoteRecords() {
+  for (auto& [id, job] : jobs_) {
+    if (job.reader != nullptr) job.reader->End(/*keeps=*/false);
+  }
 }
 
 bool RemoteRecords::Await(uint64_t timeout_us) {
@@ -117,48 +123,39 @@ void RemoteRecords::Get(const LoadRequest& load, uint64_t deadline_us) {
   ++stats_.reading;
 }
 
-void RemoteRecords::SendRead(uint64_t id, const Job& job) {
+// The service's thread opens what comes: it has it in its cache.
+void RemoteRecords::SendRead(uint64_t id, Job& job) {
   const LoadRequest& load = job.load;
+  if (job.reader != nullptr) job.reader->End(/*keeps=*/false);
+  job.reader = std::make_shared<SealedReader>(*seal_, load);
   const SealedRange range = Seal::RangeOf(*load.layout, load.section_first, load.section_count);
-  ObjectRequest request{.verb = ObjectVerb::kGet, .name = seal_->NameOf(job.key)};
-  const auto ask = [&](uint64_t offset, uint64_t bytes) {
-    request.tag = next_id_++;
-    request.offset = offset;
-    request.bytes_max = bytes;
-    request.whole = IsWhole(load);
-    pieces_[request.tag] = id;
-    objects_->Ask(std::exchange(request, {.verb = request.verb, .name = request.name}));
+  const auto ask = [&](uint64_t offset, uint64_t bytes, ObjectSink sink) {
+    const uint64_t tag = next_id_++;
+    pieces_[tag] = id;
+    objects_->Ask({.tag = tag,
+                   .verb = ObjectVerb::kGet,
+                   .name = seal_->NameOf(job.key),
+                   .offset = offset,
+                   .bytes_max = bytes,
+                   .whole = IsWhole(load),
+                   .sink = std::move(sink)});
   };
-  if (load.section_first > 0) ask(0, kSealedHeadBytes);
-  request.bytes = TakeSpare();
-  if (load.section_first == 0) return ask(0, kSealedHeadBytes + range.bytes);
-  ask(range.offset, range.bytes);
-}
-
-std::vector<std::byte> RemoteRecords::TakeSpare() {
-  if (spares_.empty()) return {};
-  std::vector<std::byte> memory = std::move(spares_.back());
-  spares_.pop_back();
-  spare_bytes_ -= memory.capacity();
-  return memory;
-}
-
-void RemoteRecords::GiveSpare(std::vector<std::byte> memory) {
-  if (memory.empty() || spare_bytes_ + memory.capacity() > kSpareBytesMax) return;
-  spare_bytes_ += memory.capacity();
-  spares_.push_back(std::move(memory));
+  using Bytes = std::span<const std::byte>;
+  if (load.section_first == 0) {
+    job.pieces = 1;
+    return ask(0, kSealedHeadBytes + range.bytes,
+               [reader = job.reader](Bytes bytes) { reader->TakeObject(bytes); });
+  }
+  job.pieces = 2;
+  ask(0, kSealedHeadBytes, [reader = job.reader](Bytes bytes) { reader->TakeHead(bytes); });
+  ask(range.offset, range.bytes, [reader = job.reader](Bytes bytes) { reader->Take(bytes); });
 }
 
 void RemoteRecords::Send(uint64_t id, Job& job) {
   ++job.tries;
   job.retry_us = 0;
+  if (job.verb == ObjectVerb::kGet) return SendRead(id, job);
   job.pieces = 1;
-  if (job.verb == ObjectVerb::kGet) {
-    job.head.clear();
-    job.sealed.clear();
-    job.pieces = job.load.section_first == 0 ? 1 : 2;
-    return SendRead(id, job);
-  }
   const uint64_t tag = next_id_++;
   pieces_[tag] = id;
   objects_->Ask({.tag = tag,
@@ -176,20 +173,12 @@ void RemoteRecords::OnRead(Jobs::iterator at, ObjectReply& reply) {
   if (reply.outcome == ObjectOutcome::kTooLarge) {
     return EndRead(at, StoreOutcome::kMiss, RecordMiss::kOtherLayout);
   }
+  if (--job.pieces > 0) return;
+  const uint64_t received = job.reader->received();
   {
     MutexLock lock(mutex_);
-    stats_.bytes_read += reply.bytes.size();
+    stats_.bytes_read += received;
   }
-  if (job.load.section_first == 0) {
-    const size_t head = std::min<size_t>(reply.bytes.size(), kSealedHeadBytes);
-    job.head.assign(reply.bytes.begin(), reply.bytes.begin() + static_cast<ptrdiff_t>(head));
-    job.sealed = std::move(reply.bytes);
-  } else {
-    // Whichever came: the head is the shorter one, and what is neither does not open.
-    const bool is_head = job.head.empty() && reply.bytes.size() == kSealedHeadBytes;
-    (is_head ? job.head : job.sealed) = std::move(reply.bytes);
-  }
-  if (--job.pieces > 0) return;
   job.came = true;
   OpenRead(at);
 }
@@ -203,11 +192,7 @@ void RemoteRecords::OpenRead(Jobs::iterator at) {
   if (load.identity.erase_epoch < EpochOf(load.identity.publisher)) {
     return EndRead(at, StoreOutcome::kErased);
   }
-  std::span<const std::byte> sealed = job.sealed;
-  if (load.section_first == 0) sealed = sealed.subspan(job.head.size());
-  const bool is_it = seal_->Open(load.identity, *load.layout, load.section_first, job.head, sealed,
-                                 load.out, load.crcs);
-  if (!is_it && !Planted(Canary::kTrustSealed)) {
+  if (!job.reader->is_whole() && !Planted(Canary::kTrustSealed)) {
     return EndRead(at, StoreOutcome::kMiss, WhyNot(job));
   }
   Note(job.key, Presence::kPresent);
@@ -215,7 +200,7 @@ void RemoteRecords::OpenRead(Jobs::iterator at) {
 }
 
 RecordMiss RemoteRecords::WhyNot(const Job& job) const {
-  const auto head = seal_->OpenHead(seal_->NameOf(job.key), job.head);
+  const auto head = seal_->OpenHead(seal_->NameOf(job.key), job.reader->head());
   if (!head) return RecordMiss::kNotARecord;
   const tier::RecordIdentity& identity = job.load.identity;
   if (head->publisher != identity.publisher) return RecordMiss::kOtherPublisher;
@@ -223,9 +208,8 @@ RecordMiss RemoteRecords::WhyNot(const Job& job) const {
   if (head->object_bytes != Seal::ObjectBytes(*job.load.layout)) return RecordMiss::kOtherLayout;
   const SealedRange range =
       Seal::RangeOf(*job.load.layout, job.load.section_first, job.load.section_count);
-  const uint64_t before = job.load.section_first == 0 ? kSealedHeadBytes : 0;
-  return job.sealed.size() < before + range.bytes ? RecordMiss::kTruncated
-                                                  : RecordMiss::kPayloadDamaged;
+  return job.reader->received() < kSealedHeadBytes + range.bytes ? RecordMiss::kTruncated
+                                                                 : RecordMiss::kPayloadDamaged;
 }
 
 void RemoteRecords::EndRead(Jobs::iterator at, StoreOutcome outcome, RecordMiss miss) {
@@ -233,7 +217,6 @@ void RemoteRecords::EndRead(Jobs::iterator at, StoreOutcome outcome, RecordMiss 
   const uint64_t us = clock_.NowMicros() - job.begin_us;
   const bool waited = job.waits_for.has_value();
   const Digest key = job.key;
-  GiveSpare(std::move(job.sealed));
   // What is not what it should be is as good as absent: it is computed, and put in its place.
   if (outcome == StoreOutcome::kMiss) Note(key, Presence::kAbsent);
   {
@@ -379,6 +362,7 @@ void RemoteRecords::Erase(const tier::PublisherId& publisher, uint64_t epoch, ui
 
 void RemoteRecords::End(Jobs::iterator at, StoreOutcome outcome, RecordMiss miss) {
   const Job& job = at->second;
+  if (job.reader != nullptr) job.reader->End(outcome == StoreOutcome::kOk);
   if (job.verb == ObjectVerb::kPut) {
     writing_bytes_ -= job.bytes;
     MutexLock lock(mutex_);

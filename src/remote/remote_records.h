@@ -48,6 +48,9 @@ class RemoteRecords {
  public:
   RemoteRecords(std::unique_ptr<Objects> objects, const FleetKey& fleet,
                 const RemoteOptions& options, const Clock& clock);
+  ~RemoteRecords();
+  RemoteRecords(const RemoteRecords&) = delete;
+  RemoteRecords& operator=(const RemoteRecords&) = delete;
 
   /// Asks until the service has answered, at most so long: whether it has.
   bool Await(uint64_t timeout_us);
@@ -91,22 +94,19 @@ class RemoteRecords {
     uint64_t begin_us = 0;
     uint64_t deadline_us = 0;
     uint64_t caller_deadline_us = ~uint64_t{0};
-    uint64_t retry_us = 0;            // 0: it is on its way
-    uint32_t tries = 0;               //
-    uint32_t pieces = 0;              // replies that are to come
-    uint64_t bytes = 0;               // of a write
-    std::vector<std::byte> object{};  // of a write that is not on its way
-    std::vector<std::byte> head{};    // of a read
-    std::vector<std::byte> sealed{};
-    bool came = false;                  // all of it: it waits for fresh epochs
+    uint64_t retry_us = 0;                   // 0: it is on its way
+    uint32_t tries = 0;                      //
+    uint32_t pieces = 0;                     // replies that are to come
+    uint64_t bytes = 0;                      // of a write
+    std::vector<std::byte> object{};         // of a write that is not on its way
+    std::shared_ptr<SealedReader> reader{};  // of a read that is on its way
+    bool came = false;                       // all of it: it waits for fresh epochs
     std::optional<Digest> waits_for{};  // the key whose answer tells whether this is worth asking
   };
   using Jobs = std::map<uint64_t, Job>;
 
   void Send(uint64_t id, Job& job);
-  void SendRead(uint64_t id, const Job& job);
-  std::vector<std::byte> TakeSpare();
-  void GiveSpare(std::vector<std::byte> memory);
+  void SendRead(uint64_t id, Job& job);
   void OnReply(ObjectReply& reply, std::vector<tier::StoreCompletion>& done);
   void OnRead(Jobs::iterator at, ObjectReply& reply);
   void OnWritten(Jobs::iterator at, ObjectReply& reply);
@@ -142,9 +142,6 @@ class RemoteRecords {
   uint64_t next_id_ = 1;
   uint64_t writing_bytes_ = 0;
   std::vector<tier::StoreCompletion> ended_;
-  // Of reads that have ended, for the next ones: new memory costs more than what is read into it.
-  std::vector<std::vector<std::byte>> spares_;
-  uint64_t spare_bytes_ = 0;
 
   mutable Mutex mutex_{LockRank::kLeaf};
   PresenceMemory presence_ QUIRE_GUARDED_BY(mutex_);

@@ -10,8 +10,6 @@
 namespace quire::remote {
 
 std::span<std::byte> RespReader::Room() {
-  if (in_bulk_ && begin_ == end_ && filled_ < bulk_.size())
-    return std::span(bulk_).subspan(filled_);
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= std::exchange(begin_, 0);
@@ -19,13 +17,7 @@ std::span<std::byte> RespReader::Room() {
   return std::span(buffer_).subspan(end_);
 }
 
-void RespReader::Received(size_t bytes) {
-  if (in_bulk_ && begin_ == end_ && filled_ < bulk_.size()) {
-    filled_ += bytes;
-  } else {
-    end_ += bytes;
-  }
-}
+void RespReader::Received(size_t bytes) { end_ += bytes; }
 
 RespReader::Step RespReader::Line(std::string_view& line) {
   const std::string_view there(reinterpret_cast<const char*>(buffer_.data()) + begin_,
@@ -40,13 +32,17 @@ RespReader::Step RespReader::Line(std::string_view& line) {
   return Step::kValue;
 }
 
-RespReader::Step RespReader::FillBulk() {
-  const size_t taken = std::min(bulk_.size() - filled_, end_ - begin_);
-  std::copy_n(buffer_.begin() + static_cast<ptrdiff_t>(begin_), taken,
-              bulk_.begin() + static_cast<ptrdiff_t>(filled_));
-  filled_ += taken;
-  begin_ += taken;
-  if (filled_ < bulk_.size() || end_ - begin_ < 2) return Step::kMore;
+RespReader::Step RespReader::FillBulk(const ObjectSink& sink) {
+  const auto taken = std::span<const std::byte>(buffer_).subspan(
+      begin_, std::min<uint64_t>(bulk_bytes_ - filled_, end_ - begin_));
+  if (!sink) {
+    bulk_.insert(bulk_.end(), taken.begin(), taken.end());
+  } else if (!taken.empty()) {
+    sink(taken);
+  }
+  filled_ += taken.size();
+  begin_ += taken.size();
+  if (filled_ < bulk_bytes_ || end_ - begin_ < 2) return Step::kMore;
   if (buffer_[begin_] != std::byte{'\r'} || buffer_[begin_ + 1] != std::byte{'\n'}) {
     return Step::kBad;
   }
@@ -57,8 +53,7 @@ RespReader::Step RespReader::FillBulk() {
 
 // One value, or the begin of an array, which is a frame then (kMore with a new frame is not told
 // from one without: Next looks at both).
-RespReader::Step RespReader::One(uint64_t bulk_max, RespValue& value,
-                                 std::vector<std::byte>& memory) {
+RespReader::Step RespReader::One(uint64_t bulk_max, RespValue& value, const ObjectSink& sink) {
   if (!in_bulk_) {
     std::string_view line;
     if (const Step step = Line(line); step != Step::kValue) return step;
@@ -90,22 +85,23 @@ RespReader::Step RespReader::One(uint64_t bulk_max, RespValue& value,
       return Step::kValue;
     }
     if (count > bulk_max) return Step::kTooLong;
-    bulk_ = std::exchange(memory, {});
-    bulk_.resize(count);
+    if (!sink) bulk_.reserve(count);
+    bulk_bytes_ = count;
     filled_ = 0;
     in_bulk_ = true;
   }
-  if (const Step step = FillBulk(); step != Step::kValue) return step;
-  value = {.kind = RespValue::kBulk, .bytes = std::exchange(bulk_, {})};
+  if (const Step step = FillBulk(sink); step != Step::kValue) return step;
+  value = {.kind = RespValue::kBulk,
+           .integer = static_cast<int64_t>(bulk_bytes_),
+           .bytes = std::exchange(bulk_, {})};
   return Step::kValue;
 }
 
-RespReader::Step RespReader::Next(uint64_t bulk_max, RespValue& value,
-                                  std::vector<std::byte>& memory) {
+RespReader::Step RespReader::Next(uint64_t bulk_max, RespValue& value, const ObjectSink& sink) {
   while (true) {
     const size_t depth = frames_.size();
     RespValue next;
-    if (const Step step = One(bulk_max, next, memory); step != Step::kValue) return step;
+    if (const Step step = One(bulk_max, next, sink); step != Step::kValue) return step;
     if (frames_.size() > depth) continue;  // an array begins
     while (!frames_.empty()) {
       frames_.back().array.items.push_back(std::move(next));

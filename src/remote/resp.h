@@ -10,12 +10,14 @@
 #include <string_view>
 #include <vector>
 
+#include "remote/objects.h"
+
 namespace quire::remote {
 
 struct RespValue {
   enum Kind : uint8_t { kNull, kText, kError, kInteger, kBulk, kArray };
   Kind kind = kNull;
-  int64_t integer = 0;
+  int64_t integer = 0;             // kInteger; kBulk: its bytes
   std::string text{};              // kText, kError
   std::vector<std::byte> bytes{};  // kBulk
   std::vector<RespValue> items{};  // kArray
@@ -40,14 +42,14 @@ class RespReader {
 
   RespReader() : buffer_(kBufferBytes) {}
 
-  /// Where the next bytes go; never empty after Next said kMore. A long bulk is received in place.
+  /// Where the next bytes go; never empty after Next said kMore.
   std::span<std::byte> Room();
   void Received(size_t bytes);
-  /// The first bulk that begins is read into `memory`, as far as it suffices.
-  Step Next(uint64_t bulk_max, RespValue& value, std::vector<std::byte>& memory);
+  /// Where there is a sink it gets the bytes of bulks, piece by piece, and the value has none.
+  Step Next(uint64_t bulk_max, RespValue& value, const ObjectSink& sink);
 
  private:
-  static constexpr size_t kBufferBytes = 64 << 10;
+  static constexpr size_t kBufferBytes = 64 << 10;  // stays in the cache until a sink has it
   static constexpr size_t kLineBytesMax = 4096;
   static constexpr uint64_t kItemsMax = 1 << 20;
   static constexpr size_t kDepthMax = 8;
@@ -58,15 +60,16 @@ class RespReader {
   };
 
   Step Line(std::string_view& line);
-  Step One(uint64_t bulk_max, RespValue& value, std::vector<std::byte>& memory);
-  Step FillBulk();
+  Step One(uint64_t bulk_max, RespValue& value, const ObjectSink& sink);
+  Step FillBulk(const ObjectSink& sink);
 
   std::vector<std::byte> buffer_;
   size_t begin_ = 0;  // [begin_, end_) of the buffer was received and not read
   size_t end_ = 0;
   bool in_bulk_ = false;
   std::vector<std::byte> bulk_;
-  size_t filled_ = 0;  // of bulk_
+  uint64_t bulk_bytes_ = 0;
+  uint64_t filled_ = 0;  // of these
   std::vector<Frame> frames_;
   uint64_t items_ = 0;  // of the reply so far
 };

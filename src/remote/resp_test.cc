@@ -14,11 +14,10 @@ using Step = RespReader::Step;
 
 /// Feeds a text in pieces of at most so many bytes, and appends what comes out.
 Step Feed(RespReader& reader, std::string_view text, size_t piece, uint64_t bulk_max,
-          std::vector<RespValue>& values) {
+          std::vector<RespValue>& values, const ObjectSink& sink = {}) {
   while (true) {
     RespValue value;
-    std::vector<std::byte> memory(values.size() % 3 * 50'000, std::byte{7});
-    const Step step = reader.Next(bulk_max, value, memory);
+    const Step step = reader.Next(bulk_max, value, sink);
     if (step == Step::kValue) {
       values.push_back(std::move(value));
       continue;
@@ -56,6 +55,26 @@ TEST(Resp, RepliesInAnyPieces) {
     EXPECT_EQ(values[7].items[1].items[1].text, "c");
     EXPECT_EQ(values[9].bulk(), long_bulk);
     EXPECT_EQ(values[10].integer, 7);
+  }
+}
+
+TEST(Resp, ASinkGetsTheBytesOfBulks) {
+  const std::string bulk(300'000, 'x');
+  const std::string text = "$300000\r\n" + bulk + "\r\n$0\r\n\r\n:7\r\n$2\r\nyz\r\n";
+  for (const size_t piece : {size_t{1}, size_t{1000}, text.size()}) {
+    RespReader reader;
+    std::vector<RespValue> values;
+    std::string sunk;
+    const auto sink = [&](std::span<const std::byte> bytes) {
+      sunk.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    };
+    ASSERT_EQ(Feed(reader, text, piece, 1 << 20, values, sink), Step::kMore);
+    ASSERT_EQ(values.size(), 4u);
+    EXPECT_EQ(values[0].integer, 300'000);
+    EXPECT_TRUE(values[0].bytes.empty());
+    EXPECT_EQ(values[1].integer, 0);
+    EXPECT_EQ(values[2].integer, 7);
+    EXPECT_EQ(sunk, bulk + "yz");
   }
 }
 

@@ -21,7 +21,8 @@ namespace {
 constexpr size_t kUnderWayMax = 32;
 constexpr long kConnectMs = 1500;
 constexpr long kRequestMs = 10'000;
-constexpr long kBufferBytes = 512 << 10;
+constexpr long kSentBytes = 512 << 10;     // at once
+constexpr long kReceivedBytes = 64 << 10;  // they stay in the cache until a sink has them
 constexpr int kPollMs = 200;
 constexpr uint64_t kTextBytesMax = 4 << 20;  // of what is no object: lists, errors
 
@@ -39,17 +40,47 @@ struct Bucket {
 /// One request under way.
 struct Call {
   ObjectRequest request{};
-  std::vector<std::byte> got{};
+  std::vector<std::byte> got{};  // what goes to no sink
   uint64_t got_max = 0;
+  uint64_t sunk = 0;  // bytes of the object that came so far, for a sink
   bool too_large = false;
   size_t sent = 0;
   std::string etag{};
+  const Libcurl* curl = nullptr;
   CURL* easy = nullptr;
   curl_slist* headers = nullptr;
 };
 
+bool IsGood(long status) { return status == 200 || status == 204 || status == 206; }
+
+// A service that does not know ranges gives all of an object.
+uint64_t SkippedOf(const ObjectRequest& request, long status) {
+  return !request.whole && status == 200 ? request.offset : 0;
+}
+
+// False: it is longer than it can be.
+bool Sink(Call& call, long status, std::span<const std::byte> bytes) {
+  const ObjectRequest& request = call.request;
+  const uint64_t begin = SkippedOf(request, status);
+  const uint64_t end = begin + request.bytes_max;
+  const uint64_t at = std::exchange(call.sunk, call.sunk + bytes.size());
+  if (request.whole && call.sunk > end) return false;
+  const uint64_t from = std::clamp(begin, at, call.sunk);
+  const uint64_t to = std::clamp(end, from, call.sunk);
+  if (from < to) request.sink(bytes.subspan(from - at, to - from));
+  return true;
+}
+
 size_t OnBody(char* data, size_t, size_t bytes, void* user) {
   Call& call = *static_cast<Call*>(user);
+  if (call.request.sink) {
+    long status = 0;
+    call.curl->easy_getinfo(call.easy, CURLINFO_RESPONSE_CODE, &status);
+    if (IsGood(status)) {
+      call.too_large = !Sink(call, status, std::as_bytes(std::span(data, bytes)));
+      return call.too_large ? 0 : bytes;
+    }
+  }
   if (call.got.size() + bytes > call.got_max) {
     call.too_large = true;
     return 0;
@@ -176,8 +207,8 @@ void S3Loop::SetUp(Call& call) {
   curl_.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, kConnectMs);
   curl_.easy_setopt(easy, CURLOPT_TIMEOUT_MS, kRequestMs);
   curl_.easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);  // to turn it off takes a header
-  curl_.easy_setopt(easy, CURLOPT_BUFFERSIZE, kBufferBytes);
-  curl_.easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
+  curl_.easy_setopt(easy, CURLOPT_BUFFERSIZE, kReceivedBytes);
+  curl_.easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kSentBytes);
   curl_.easy_setopt(easy, CURLOPT_AWS_SIGV4, bucket_.signing.c_str());
   curl_.easy_setopt(easy, CURLOPT_USERPWD, bucket_.user.c_str());
   if (!bucket_.ca_file.empty()) curl_.easy_setopt(easy, CURLOPT_CAINFO, bucket_.ca_file.c_str());
@@ -193,8 +224,6 @@ void S3Loop::SetUp(Call& call) {
   call.got_max = kTextBytesMax;
   switch (request.verb) {
     case ObjectVerb::kGet: {
-      call.got = std::exchange(call.request.bytes, {});
-      call.got.clear();
       call.got_max = std::max(request.bytes_max, uint64_t{4096});  // an error is short
       if (request.whole) break;
       const uint64_t last = request.offset + request.bytes_max - 1;
@@ -230,6 +259,7 @@ void S3Loop::Begin(ObjectRequest request) {
   }
   Call& call = calls_[easy];
   call.request = std::move(request);
+  call.curl = &curl_;
   call.easy = easy;
   SetUp(call);
   curl_.multi_add_handle(multi_, easy);
@@ -238,8 +268,7 @@ void S3Loop::Begin(ObjectRequest request) {
 ObjectReply S3Loop::ReplyOf(Call& call, long status) {
   ObjectRequest& request = call.request;
   const std::string_view text(reinterpret_cast<const char*>(call.got.data()), call.got.size());
-  const bool is_good = status == 200 || status == 204 || status == 206;
-  const std::string code(is_good ? std::string_view() : S3ErrorCode(text));
+  const std::string code(IsGood(status) ? std::string_view() : S3ErrorCode(text));
   const ObjectOutcome outcome = OutcomeOf(status, code);
   if (outcome == ObjectOutcome::kUnavailable || outcome == ObjectOutcome::kRefused ||
       outcome == ObjectOutcome::kFull) {
@@ -261,11 +290,8 @@ ObjectReply S3Loop::ReplyOf(Call& call, long status) {
   }
   if (request.verb != ObjectVerb::kGet) return reply;
   if (status == 416) call.got.clear();
-  // A service that does not know ranges gives all of it.
-  if (!request.whole && status == 200) {
-    const auto begin = static_cast<ptrdiff_t>(std::min<uint64_t>(request.offset, call.got.size()));
-    call.got.erase(call.got.begin(), call.got.begin() + begin);
-  }
+  const uint64_t skipped = std::min<uint64_t>(SkippedOf(request, status), call.got.size());
+  call.got.erase(call.got.begin(), call.got.begin() + static_cast<ptrdiff_t>(skipped));
   if (call.got.size() > request.bytes_max) {
     if (request.whole) return {.tag = request.tag, .outcome = ObjectOutcome::kTooLarge};
     call.got.resize(request.bytes_max);

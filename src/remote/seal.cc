@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "base/wiped_vector.h"
 #include "keys/cipher.h"
@@ -36,26 +37,8 @@ Digest DigestOf(const Incarnation& incarnation, const tier::RecordIdentity& iden
   return hash.Finish();
 }
 
-// Opens a section, which ends with its tag, into `out`. Returns the CRC32C of its plain bytes, that
-// is taken while these are in the processor's cache. Nothing: what `out` holds is of no use.
-std::optional<uint32_t> OpenSection(Cipher& cipher, uint32_t number, const Digest& expected,
-                                    std::span<const std::byte> sealed, std::span<std::byte> out) {
-  constexpr size_t kPiece = 32 << 10;
-  cipher.BeginOpen(number, std::as_bytes(std::span(expected)));
-  uint32_t crc = 0;
-  for (size_t at = 0; at < out.size(); at += kPiece) {
-    const auto piece = out.subspan(at, std::min(kPiece, out.size() - at));
-    cipher.Update(sealed.subspan(at, piece.size()), piece.data());
-    crc = Crc32c(piece, crc);
-  }
-  keys::Tag tag{};
-  std::ranges::copy(sealed.last(tag.size()), tag.begin());
-  if (!cipher.EndOpen(tag)) return std::nullopt;
-  return crc;
-}
-
-Digest ObjectKey(const FleetKeys& keys, std::span<const std::byte> salt) {
-  return Derive(keys.objects, "quire object", salt);
+Digest ObjectKey(const Digest& objects, std::span<const std::byte> salt) {
+  return Derive(objects, "quire object", salt);
 }
 
 std::span<const std::byte> Bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
@@ -115,7 +98,7 @@ std::vector<std::byte> Seal::Close(const tier::RecordIdentity& identity,
   std::memcpy(object.data(), kMagic.data(), kMagic.size());
   const std::span<std::byte> salt = std::span(object).subspan(kSaltAt, kSaltBytes);
   AppendRandom(salt);
-  Cipher cipher(ObjectKey(keys_, salt));
+  Cipher cipher(ObjectKey(keys_.objects, salt));
   std::array<std::byte, kPlainHeadBytes> head{};
   const uint64_t object_bytes = object.size();
   std::memcpy(head.data(), identity.publisher.data(), identity.publisher.size());
@@ -131,41 +114,123 @@ std::vector<std::byte> Seal::Close(const tier::RecordIdentity& identity,
   return object;
 }
 
-bool Seal::Open(const tier::RecordIdentity& identity, const tier::RecordLayout& layout,
-                uint32_t first, std::span<const std::byte> head, std::span<const std::byte> sealed,
-                std::span<const std::span<std::byte>> out, std::span<uint32_t> crcs) const {
-  if (head.size() != kSealedHeadBytes || !HasMagic(head)) return false;
-  if (sealed.size() != RangeOf(layout, first, static_cast<uint32_t>(out.size())).bytes) {
-    return false;
-  }
-  Cipher cipher(ObjectKey(keys_, head.subspan(kSaltAt, kSaltBytes)));
-  const Digest expected = DigestOf(incarnation_, identity, layout);
-  for (uint32_t i = 0; i < out.size(); ++i) {
-    const auto section = sealed.first(out[i].size() + kSealTagBytes);
-    const auto crc = OpenSection(cipher, first + i, expected, section, out[i]);
-    if (!crc) {
-      // It may be another tenant's.
-      for (const std::span<std::byte> opened : out.first(i + 1)) Wipe(opened);
-      return false;
-    }
-    if (!crcs.empty()) crcs[i] = *crc;
-    sealed = sealed.subspan(section.size());
-  }
-  return true;
-}
-
 std::optional<SealedHead> Seal::OpenHead(std::string_view name,
                                          std::span<const std::byte> head) const {
   if (head.size() != kSealedHeadBytes || !HasMagic(head)) return std::nullopt;
   std::array<std::byte, kPlainHeadBytes + kSealTagBytes> sealed{};
   std::ranges::copy(head.subspan(kSealedAt), sealed.begin());
-  Cipher cipher(ObjectKey(keys_, head.subspan(kSaltAt, kSaltBytes)));
+  Cipher cipher(ObjectKey(keys_.objects, head.subspan(kSaltAt, kSaltBytes)));
   if (!cipher.Open(kHeadNonce, Bytes(name), sealed)) return std::nullopt;
   SealedHead out;
   std::memcpy(out.publisher.data(), sealed.data(), out.publisher.size());
   std::memcpy(&out.erase_epoch, &sealed[16], 8);
   std::memcpy(&out.object_bytes, &sealed[24], 8);
   return out;
+}
+
+SealedReader::SealedReader(const Seal& seal, const tier::LoadRequest& load)
+    : objects_(seal.keys_.objects),
+      expected_(DigestOf(seal.incarnation_, load.identity, *load.layout)),
+      first_(load.section_first),
+      out_(load.out),
+      crcs_(load.crcs) {}
+
+void SealedReader::TakeHead(std::span<const std::byte> bytes) {
+  MutexLock lock(mutex_);
+  if (ended_) return;
+  received_ += bytes.size();
+  failed_ = failed_ || !FillHead(bytes).empty();
+}
+
+void SealedReader::Take(std::span<const std::byte> bytes) {
+  MutexLock lock(mutex_);
+  if (ended_) return;
+  received_ += bytes.size();
+  Open(bytes);
+}
+
+void SealedReader::TakeObject(std::span<const std::byte> bytes) {
+  MutexLock lock(mutex_);
+  if (ended_) return;
+  received_ += bytes.size();
+  Open(FillHead(bytes));
+}
+
+// What is left of the bytes.
+std::span<const std::byte> SealedReader::FillHead(std::span<const std::byte> bytes) {
+  const size_t taken = std::min(bytes.size(), head_.size() - head_bytes_);
+  std::copy_n(bytes.begin(), taken, head_.begin() + static_cast<ptrdiff_t>(head_bytes_));
+  head_bytes_ += taken;
+  if (head_bytes_ == head_.size() && !cipher_ && !failed_) {
+    failed_ = !HasMagic(head_);
+    cipher_.emplace(ObjectKey(objects_, std::span(head_).subspan(kSaltAt, kSaltBytes)));
+    Open(std::exchange(early_, {}));
+  }
+  return bytes.subspan(taken);
+}
+
+void SealedReader::Open(std::span<const std::byte> bytes) {
+  constexpr size_t kPiece = 32 << 10;  // its checksum is taken before it leaves the nearest cache
+  if (!cipher_) {
+    early_.insert(early_.end(), bytes.begin(), bytes.end());
+    return;
+  }
+  while (!bytes.empty() && !failed_) {
+    if (section_ == out_.size()) {
+      failed_ = true;
+      return;
+    }
+    const std::span<std::byte> out = out_[section_];
+    if (at_ == 0) {
+      cipher_->BeginOpen(first_ + static_cast<uint32_t>(section_),
+                         std::as_bytes(std::span(expected_)));
+      crc_ = 0;
+    }
+    if (at_ < out.size()) {
+      const auto piece = out.subspan(at_, std::min({kPiece, bytes.size(), out.size() - at_}));
+      cipher_->Update(bytes.first(piece.size()), piece.data());
+      crc_ = Crc32c(piece, crc_);
+      at_ += piece.size();
+      bytes = bytes.subspan(piece.size());
+      continue;
+    }
+    const size_t of_tag = at_ - out.size();
+    const auto piece = bytes.first(std::min(bytes.size(), tag_.size() - of_tag));
+    std::ranges::copy(piece, tag_.begin() + static_cast<ptrdiff_t>(of_tag));
+    at_ += piece.size();
+    bytes = bytes.subspan(piece.size());
+    if (of_tag + piece.size() < tag_.size()) return;
+    failed_ = !cipher_->EndOpen(tag_);
+    if (failed_) return;
+    if (!crcs_.empty()) crcs_[section_] = crc_;
+    at_ = 0;
+    ++section_;
+  }
+}
+
+bool SealedReader::IsWhole() const { return !failed_ && cipher_ && section_ == out_.size(); }
+
+bool SealedReader::is_whole() const {
+  MutexLock lock(mutex_);
+  return IsWhole();
+}
+
+uint64_t SealedReader::received() const {
+  MutexLock lock(mutex_);
+  return received_;
+}
+
+std::vector<std::byte> SealedReader::head() const {
+  MutexLock lock(mutex_);
+  return {head_.begin(), head_.begin() + static_cast<ptrdiff_t>(head_bytes_)};
+}
+
+void SealedReader::End(bool keeps) {
+  MutexLock lock(mutex_);
+  if (std::exchange(ended_, true) || (keeps && IsWhole())) return;
+  for (const std::span<std::byte> opened : out_.first(section_ + (at_ > 0 ? 1 : 0))) {
+    Wipe(opened);
+  }
 }
 
 std::vector<std::byte> CloseValue(const FleetKeys& keys, std::string_view name,

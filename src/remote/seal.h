@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/mutex.h"
+#include "keys/cipher.h"
 #include "quire/error.h"
 #include "quire/identity.h"
 #include "tier/record.h"
+#include "tier/store.h"
 
 namespace quire::remote {
 
@@ -80,20 +83,64 @@ class Seal {
   std::vector<std::byte> Close(const tier::RecordIdentity& identity,
                                const tier::RecordLayout& layout,
                                std::span<const std::span<const std::byte>> sections) const;
-  /// Opens sections [first, first + out.size()) of an object whose head and RangeOf are `head` and
-  /// `sealed`. False: it is not that record, or was changed; nothing of it is left in `out` then.
-  ///
-  /// Shape: out, of each section's bytes, and crcs, the CRC32C of each (empty: not wanted): as in
-  ///        LoadRequest
-  bool Open(const tier::RecordIdentity& identity, const tier::RecordLayout& layout, uint32_t first,
-            std::span<const std::byte> head, std::span<const std::byte> sealed,
-            std::span<const std::span<std::byte>> out, std::span<uint32_t> crcs) const;
   /// Reads the head of an object. Nothing: no record was sealed so, or not under this name.
   std::optional<SealedHead> OpenHead(std::string_view name, std::span<const std::byte> head) const;
 
  private:
+  friend class SealedReader;
+
   FleetKeys keys_;
   Incarnation incarnation_;
+};
+
+/// Opens sections of a sealed record while they come, into their reader's memory: what was received
+/// is in the processor's cache then.
+///
+/// Threads:  one gives it what comes, one asks and ends it
+/// Lifetime: what the load points to must last until End
+class SealedReader {
+ public:
+  SealedReader(const Seal& seal, const tier::LoadRequest& load);
+  SealedReader(const SealedReader&) = delete;
+  SealedReader& operator=(const SealedReader&) = delete;
+
+  /// The next bytes of the object's head, then of RangeOf the sections. These are kept where they
+  /// come before the head is there.
+  void TakeHead(std::span<const std::byte> bytes);
+  void Take(std::span<const std::byte> bytes);
+  /// The next bytes of the head and the sections behind it, of an object from its front on.
+  void TakeObject(std::span<const std::byte> bytes);
+  /// All of them came and are the sections of that record.
+  bool is_whole() const;
+  uint64_t received() const;
+  /// As far as it came.
+  std::vector<std::byte> head() const;
+  /// What comes from now on changes nothing. Unless it is whole and to be kept nothing is left of
+  /// it in the reader's memory: it may be another tenant's.
+  void End(bool keeps);
+
+ private:
+  std::span<const std::byte> FillHead(std::span<const std::byte> bytes) QUIRE_REQUIRES(mutex_);
+  void Open(std::span<const std::byte> bytes) QUIRE_REQUIRES(mutex_);
+  bool IsWhole() const QUIRE_REQUIRES(mutex_);
+
+  const Digest objects_;   // FleetKeys::objects
+  const Digest expected_;  // of identity and layout
+  const uint32_t first_;   // section
+  const std::span<const std::span<std::byte>> out_;
+  const std::span<uint32_t> crcs_;
+  mutable Mutex mutex_{LockRank::kLeaf};
+  std::array<std::byte, kSealedHeadBytes> head_ QUIRE_GUARDED_BY(mutex_){};
+  size_t head_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;
+  std::vector<std::byte> early_ QUIRE_GUARDED_BY(mutex_){};
+  std::optional<keys::Cipher> cipher_ QUIRE_GUARDED_BY(mutex_){};  // once the head is there
+  size_t section_ QUIRE_GUARDED_BY(mutex_) = 0;                    // of out_: the one that comes
+  uint64_t at_ QUIRE_GUARDED_BY(mutex_) = 0;                       // in it and its tag
+  uint32_t crc_ QUIRE_GUARDED_BY(mutex_) = 0;
+  keys::Tag tag_ QUIRE_GUARDED_BY(mutex_){};
+  uint64_t received_ QUIRE_GUARDED_BY(mutex_) = 0;
+  bool failed_ QUIRE_GUARDED_BY(mutex_) = false;
+  bool ended_ QUIRE_GUARDED_BY(mutex_) = false;
 };
 
 /// Seals a small value under the fleet's key and a name. Throws std::bad_alloc.

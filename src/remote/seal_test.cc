@@ -30,6 +30,16 @@ struct Opened {
   std::vector<uint32_t> crcs;
 };
 
+tier::LoadRequest LoadOf(const tier::RecordIdentity& identity, const RecordLayout& layout,
+                         uint32_t first, Opened& to) {
+  return {.identity = identity,
+          .layout = &layout,
+          .section_first = first,
+          .section_count = static_cast<uint32_t>(to.sections.size()),
+          .out = to.sections,
+          .crcs = to.crcs};
+}
+
 class SealTest : public testing::Test {
  protected:
   std::vector<std::byte> Closed(const TestRecord& record) const {
@@ -37,11 +47,10 @@ class SealTest : public testing::Test {
   }
   static bool Opens(const Seal& seal, const tier::RecordIdentity& identity,
                     const RecordLayout& layout, std::vector<std::byte> object) {
-    if (object.size() < kSealedHeadBytes) return false;
-    const std::span<const std::byte> all = object;
     Opened out(layout, 0, layout.sections().size());
-    return seal.Open(identity, layout, 0, all.first(kSealedHeadBytes),
-                     all.subspan(kSealedHeadBytes), out.sections, out.crcs);
+    SealedReader reader(seal, LoadOf(identity, layout, 0, out));
+    reader.TakeObject(object);
+    return reader.is_whole();
   }
   bool Opens(const tier::RecordIdentity& identity, std::vector<std::byte> object) const {
     return Opens(seal_, identity, layout_, std::move(object));
@@ -62,14 +71,65 @@ TEST_F(SealTest, WhatWasClosedOpens) {
   const std::span<const std::byte> part = std::span(object).subspan(range.offset, range.bytes);
   const auto head = std::span(object).first(kSealedHeadBytes);
   Opened out(layout_, 2, 2);
-  ASSERT_TRUE(seal_.Open(record_.identity(), layout_, 2, head, part, out.sections, out.crcs));
+  SealedReader reader(seal_, LoadOf(record_.identity(), layout_, 2, out));
+  reader.TakeHead(head);
+  EXPECT_FALSE(reader.is_whole());
+  reader.Take(part);
+  ASSERT_TRUE(reader.is_whole());
+  reader.End(/*keeps=*/true);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(std::ranges::equal(record_.sections()[2 + i], out.sections[i]));
     EXPECT_EQ(out.crcs[i], Crc32c(record_.sections()[2 + i]));
   }
-  EXPECT_FALSE(seal_.Open(record_.identity(), layout_, 1, head, part, out.sections, {}))
-      << "others in their place";
+  SealedReader others(seal_, LoadOf(record_.identity(), layout_, 1, out));
+  others.TakeHead(head);
+  others.Take(part);
+  EXPECT_FALSE(others.is_whole()) << "others in their place";
   EXPECT_NE(Closed(record_), object) << "the same record twice under one key";
+}
+
+TEST_F(SealTest, OpensInAnyPiecesAndOrderOfTheHead) {
+  const std::vector<std::byte> object = Closed(record_);
+  const auto all = std::span<const std::byte>(object);
+  const auto sections = all.subspan(kSealedHeadBytes);
+  const auto in_pieces = [](std::span<const std::byte> bytes, size_t piece, auto take) {
+    for (size_t at = 0; at < bytes.size(); at += piece) {
+      take(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+    }
+  };
+  for (const size_t piece : {size_t{1}, size_t{15}, size_t{97}, size_t{1000}}) {
+    for (const bool head_last : {false, true}) {
+      Opened out(layout_, 0, layout_.sections().size());
+      SealedReader reader(seal_, LoadOf(record_.identity(), layout_, 0, out));
+      if (head_last) {
+        in_pieces(sections, piece, [&](auto bytes) { reader.Take(bytes); });
+        in_pieces(all.first(kSealedHeadBytes), piece, [&](auto bytes) { reader.TakeHead(bytes); });
+      } else {
+        in_pieces(all, piece, [&](auto bytes) { reader.TakeObject(bytes); });
+      }
+      EXPECT_TRUE(reader.is_whole()) << piece;
+      EXPECT_EQ(reader.received(), object.size());
+      EXPECT_EQ(out.crcs[1], Crc32c(record_.sections()[1]));
+      reader.TakeObject(all.first(1));
+      EXPECT_FALSE(reader.is_whole()) << "longer than it can be";
+    }
+  }
+}
+
+TEST_F(SealTest, WhatIsNotKeptIsWiped) {
+  const std::vector<std::byte> object = Closed(record_);
+  const auto all = std::span<const std::byte>(object);
+  const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+  for (const size_t bytes : {object.size(), object.size() - 1, size_t{1500}}) {
+    Opened out(layout_, 0, layout_.sections().size());
+    SealedReader reader(seal_, LoadOf(record_.identity(), layout_, 0, out));
+    reader.TakeObject(all.first(bytes));
+    EXPECT_FALSE(std::ranges::all_of(out.sections[0], is_zero));
+    reader.End(/*keeps=*/bytes < object.size());
+    reader.TakeObject(all.subspan(bytes));
+    for (const auto section : out.sections) EXPECT_TRUE(std::ranges::all_of(section, is_zero));
+    EXPECT_EQ(reader.received(), bytes) << "after its end";
+  }
 }
 
 TEST_F(SealTest, AnyChangedBitIsNoticed) {
