@@ -117,6 +117,7 @@ Digest GeometryFingerprint(const Geometry& geometry) {
 
 Digest TwinKey(const Digest& block_key) { return KeyBeside("quire twin", block_key); }
 Digest RunKey(const Digest& last_block_key) { return KeyBeside("quire run", last_block_key); }
+Digest RunEntryKey(const Digest& block_key) { return KeyBeside("quire run entry", block_key); }
 
 }  // namespace cache
 }  // namespace quire

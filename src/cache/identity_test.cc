@@ -121,6 +121,8 @@ TEST(Identity, WhatRecordsSayOfTheirShapes) {
             Bytes().Text("quire geometry").Add(kVersion).Of(TwoGroups()).Hash());
   const Digest key = {1, 2, 3};
   EXPECT_EQ(TwinKey(key), Bytes().Text("quire twin").Raw(key).Hash());
+  EXPECT_EQ(RunKey(key), Bytes().Text("quire run").Raw(key).Hash());
+  EXPECT_EQ(RunEntryKey(key), Bytes().Text("quire run entry").Raw(key).Hash());
 }
 
 }  // namespace

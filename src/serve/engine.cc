@@ -304,7 +304,7 @@ void Engine::Take(const CancelCommand& command) {
 }
 
 void Engine::Take(EndSessionCommand command) {
-  keeper_.Take(std::move(command));
+  keeper_.Take(std::move(command), state_.endings);
   waiting_.WakeForRoom();
 }
 
@@ -333,7 +333,7 @@ void Engine::Take(const SetTenantCommand& command) {
 }
 
 void Engine::Take(DemoteCommand command) {
-  command.settled(command.request.is_none() ? keeper_.Release(command.session)
+  command.settled(command.request.is_none() ? keeper_.Release(command.session, state_.endings)
                                             : Demote(command.request));
   waiting_.WakeForRoom();
 }

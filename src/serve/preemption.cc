@@ -48,7 +48,9 @@ void Preemption::Preempt(Task& task, Waits waits) {
 
 void Preemption::TakeSequence(Task& task, Waits waits) {
   state_.loads.erase(task.id());
-  state_.tasks.Stop(task);
+  state_.endings.Take(state_.tasks.Stop(task));
+  // It begins with what it has computed.
+  if (waits == Waits::kNothing && !state_.endings.empty()) waits = Waits::kLoad;
   // Else it could start again before it is seen whether its events were taken.
   if (!state_.mailbox.HasCapacity(task.id(), task.EventsOfAStep())) waits = Waits::kReader;
   if (waits == Waits::kRoom) {
@@ -88,6 +90,7 @@ void Preemption::LookAtReaders(uint64_t now_us) {
 constexpr uint64_t kRetryUs = 100'000;
 
 void Preemption::GiveWay() {
+  if (!state_.endings.empty()) return;  // they give some back
   if (ReleaseIdleSession()) return;
   Task* const task = FirstToGiveWay(state_, /*spare_oldest=*/false);
   if (task == nullptr) return;
@@ -140,7 +143,7 @@ bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
 }
 
 bool Preemption::ReleaseIdleSession() {
-  if (!state_.keeper.ReleaseOldest()) return false;
+  if (!state_.keeper.ReleaseOldest(state_.endings)) return false;
   ++state_.stats.sessions_released;
   return true;
 }

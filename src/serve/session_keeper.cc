@@ -118,13 +118,13 @@ void SessionKeeper::PostReadOf(SessionId id, Result<SessionRecord> record) {
   mailbox_.PostRead({.id = id, .record = std::move(record)});
 }
 
-void SessionKeeper::Take(EndSessionCommand command) {
+void SessionKeeper::Take(EndSessionCommand command, Endings& endings) {
   const auto found = sessions_.find(command.id);
   Session& session = *found->second;
   const bool has_file = store_ != nullptr && !session.name.empty();
   const bool awaits_text = !session.text_from.is_none() && !session.lost;
   // Before its end is settled, or a demotion that follows finds its blocks in use.
-  session.sequence.reset();
+  endings.Take(std::move(session.sequence));
   if (has_file && command.file == SessionFile::kKept && awaits_text) {
     session.closing = true;
     session.opened = [opened = std::move(session.opened),
@@ -262,19 +262,19 @@ bool SessionKeeper::any_sequence() const {
                              [](const auto& each) { return each.second->sequence != nullptr; });
 }
 
-bool SessionKeeper::ReleaseOldest() {
+bool SessionKeeper::ReleaseOldest(Endings& endings) {
   Session* oldest = nullptr;
   for (const auto& [id, session] : sessions_) {
     if (session->sequence == nullptr) continue;
     if (oldest == nullptr || session->turns_ended < oldest->turns_ended) oldest = session.get();
   }
   if (oldest == nullptr) return false;
-  oldest->sequence.reset();
+  endings.Take(std::move(oldest->sequence));
   DropText(*oldest);
   return true;
 }
 
-Result<void> SessionKeeper::Release(SessionId id) {
+Result<void> SessionKeeper::Release(SessionId id, Endings& endings) {
   Session* const session = Find(id);
   if (session == nullptr) {
     return Fail(ErrorCode::kNotFound, fmt::format("session {}: there is none", id.number()));
@@ -282,7 +282,7 @@ Result<void> SessionKeeper::Release(SessionId id) {
   if (session->in_turn) {
     return Fail(ErrorCode::kBusy, fmt::format("session {}: it is in a turn", id.number()));
   }
-  session->sequence.reset();
+  endings.Take(std::move(session->sequence));
   DropText(*session);
   return {};
 }

@@ -13,6 +13,7 @@
 #include "model/sampling.h"
 #include "quire/cache.h"
 #include "quire/sequence.h"
+#include "serve/endings.h"
 #include "serve/mailbox.h"
 #include "serve/request.h"
 #include "serve/session_store.h"
@@ -72,7 +73,8 @@ class SessionKeeper {
 
   void Take(OpenSessionCommand command);
   void Take(ForkSessionCommand command);
-  void Take(EndSessionCommand command);
+  /// Its sequence goes to `endings`; so in the calls below.
+  void Take(EndSessionCommand command, Endings& endings);
   void Take(EndTenantCommand command);
   /// A change has settled, or has not.
   void Take(const SessionSettledCommand& command);
@@ -86,10 +88,10 @@ class SessionKeeper {
 
   bool any_sequence() const;
   /// Lets the sequence go of the one whose last turn ended first. False: there is none.
-  bool ReleaseOldest();
+  bool ReleaseOldest(Endings& endings);
   /// The same of this one; without a sequence nothing happens.
   /// Errors: kNotFound; kBusy it is in a turn
-  Result<void> Release(SessionId id);
+  Result<void> Release(SessionId id, Endings& endings);
   /// Nothing is on its way to a file or from one.
   bool settled() const { return unsettled_ == 0; }
   /// How often a session's file could not be written.

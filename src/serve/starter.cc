@@ -93,8 +93,8 @@ void Starter::Look(Task& task) {
   if (task.text().goal() == 0) return task.End(Finish::kLength);
   if (ContinueSession(task)) return;
   // It may begin with what one of these has computed.
-  const bool any_ends = !state_.endings.empty();
-  if (any_ends && Streams(state_, task)) return task.WaitFor({.what = Waits::kLoad});
+  const auto any_ends = [&] { return !state_.endings.empty(); };
+  if (any_ends() && Streams(state_, task)) return task.WaitFor({.what = Waits::kLoad});
   if (const auto prefix = waiting_.ForPrefix(task)) {
     ++state_.stats.prefix_waits;
     return task.WaitFor(*prefix);
@@ -103,7 +103,8 @@ void Starter::Look(Task& task) {
   while (true) {
     auto started = Start(task, reuse);
     if (started) return;
-    if (any_ends && started.error().code == ErrorCode::kNoSpace) return waiting_.WaitForRoom(task);
+    if (any_ends() && started.error().code == ErrorCode::kNoSpace)
+      return waiting_.WaitForRoom(task);
     // One that takes free room alone waits for none: what others give back is cached, not free.
     const bool no_room =
         started.error().code == ErrorCode::kNoSpace && task.request().on_full != OnFull::kNoEvict;

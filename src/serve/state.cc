@@ -23,9 +23,9 @@ void TaskTable::Start(Task& task, std::unique_ptr<Sequence> sequence, std::vecto
   running_.insert(std::ranges::lower_bound(running_, task.id(), {}, &Task::id), &task);
 }
 
-void TaskTable::Stop(Task& task) {
+std::unique_ptr<Sequence> TaskTable::Stop(Task& task) {
   std::erase(running_, &task);
-  task.Preempt();
+  return task.Preempt();
 }
 
 std::vector<std::unique_ptr<Task>> TaskTable::TakeEnded() {

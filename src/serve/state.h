@@ -10,6 +10,7 @@
 
 #include "quire/cache.h"
 #include "quire/env.h"
+#include "serve/endings.h"
 #include "serve/engine_options.h"
 #include "serve/mailbox.h"
 #include "serve/scheduling.h"
@@ -34,8 +35,8 @@ class TaskTable {
   /// Runs with this from now on; see Task::Start.
   void Start(Task& task, std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
              uint64_t loaded_tokens);
-  /// Gives its sequence back, and waits from now on.
-  void Stop(Task& task);
+  /// Returns its sequence, and it waits from now on.
+  std::unique_ptr<Sequence> Stop(Task& task);
   /// Those that have ended since the last call.
   std::vector<std::unique_ptr<Task>> TakeEnded();
 
@@ -78,10 +79,10 @@ struct EngineState {
   const bool steps_aside = false;  // those that stream are not stepped with others (Streamer)
   FairShare shares{};
   TaskTable tasks{};
-  std::map<RequestId, Loading> loads{};              // of `tasks`
-  std::map<RequestId, StreamStart> openings{};       // the same
-  std::vector<std::unique_ptr<Sequence>> endings{};  // of requests that streamed and have ended
-  bool may_start = false;                            // something changed for a waiting request
+  std::map<RequestId, Loading> loads{};         // of `tasks`
+  std::map<RequestId, StreamStart> openings{};  // the same
+  Endings endings{};
+  bool may_start = false;  // something changed for a waiting request
   // A part of the cache is leased (BudgetLeases): a request that does not fit into the rest waits.
   bool leased = false;
   EngineStats stats{};

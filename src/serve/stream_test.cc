@@ -86,6 +86,18 @@ TEST_F(StreamTest, AnswersAsWithEnoughMemory) {
   EXPECT_EQ(again.computed_tokens, 4);
 }
 
+TEST_F(StreamTest, APromptThatDiffersInsideARunIsComputedFromTheBlockThatDiffers) {
+  MakeSmall();
+  Request request = Of(1, 2500);
+  RunOne(request);
+  request.prompt[1100] += 1;
+  const Response response = RunOne(request);
+  EXPECT_EQ(response.reused_tokens, 1088);
+  EXPECT_EQ(response.logits_digest, Whole(request).logits_digest);
+  request.reuse = false;
+  EXPECT_EQ(RunOne(request).reused_tokens, 0);
+}
+
 TEST_F(StreamTest, IsRefusedWithoutIt) {
   engine_options_.resident_tokens = 0;
   MakeSmall();
@@ -330,6 +342,67 @@ TEST_F(StreamTest, OthersGoOnWhileOneEnds) {
   const Response again = RunOne(Of(1, 2500));
   EXPECT_GE(again.loaded_tokens, 2000);
   EXPECT_EQ(again.logits_digest, Whole(Of(1, 2500)).logits_digest);
+}
+
+// A session's sequence ends where the session does, or where another request wants its room.
+TEST_F(StreamTest, OthersGoOnWhileTheSequenceOfASessionEnds) {
+  for (const bool wants_room : {false, true}) {
+    Make(200, /*chunk_tokens=*/16);
+    TestClient client(*engine_);
+    const SessionId session = engine_->OpenSession({}).value();
+    ASSERT_EQ(RunOne({.prompt = SomeTokens(2300, 1), .max_tokens = 5, .session = session}).finish,
+              Finish::kLength);
+    const RequestId beside = client.Submit(Of(2, 130));
+    engine_->Tick();
+    machine_.files.set_latency_us_max(5'000'000);
+    const uint64_t begin_us = machine_.clock.NowMicros();
+    const Request large = Of(3, 2600);
+    std::optional<RequestId> waits;
+    if (wants_room) {
+      waits = client.Submit(large);
+    } else {
+      ASSERT_TRUE(engine_->EndSession(session).has_value());
+    }
+    while (!client.Of(beside).response) {
+      engine_->Tick();
+      client.TakeAll();
+    }
+    EXPECT_EQ(client.Of(beside).response->logits_digest, Whole(Of(2, 130)).logits_digest);
+    EXPECT_LT(machine_.clock.NowMicros() - begin_us, 1'000'000) << "nothing waited for the disk";
+    EXPECT_EQ(engine_->stats().sessions_released, wants_room ? 1 : 0);
+    machine_.files.set_latency_us_max(100);
+    machine_.clock.Advance(5'000'000);
+    client.Finish();
+    if (waits) {
+      EXPECT_EQ(client.Of(*waits).response->logits_digest, Whole(large).logits_digest);
+      EXPECT_EQ(engine_->stats().preemptions, 0);
+    }
+    End();
+  }
+}
+
+TEST_F(StreamTest, OneThatIsPreemptedGoesOnWhenTheStoreHasWhatItComputed) {
+  Make(200, /*chunk_tokens=*/16);
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(Of(1, 2500));
+  while (client.Of(id).progress.empty() || client.Of(id).progress.back() < 2000) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  machine_.files.set_latency_us_max(5'000'000);
+  const uint64_t begin_us = machine_.clock.NowMicros();
+  Request urgent = Of(3, 2600);
+  urgent.priority = 200;
+  const RequestId waits = client.Submit(urgent);
+  for (int i = 0; i < 20; ++i) engine_->Tick();
+  EXPECT_EQ(engine_->stats().preemptions, 1);
+  EXPECT_LT(machine_.clock.NowMicros() - begin_us, 1'000'000) << "nothing waited for the disk";
+  machine_.files.set_latency_us_max(100);
+  machine_.clock.Advance(5'000'000);
+  client.Finish();
+  EXPECT_EQ(client.Of(waits).response->logits_digest, Whole(urgent).logits_digest);
+  EXPECT_EQ(client.Of(id).response->logits_digest, Whole(Of(1, 2500)).logits_digest);
+  EXPECT_LT(client.Of(id).response->computed_tokens, 2700) << "it went on behind what it had";
 }
 
 // It waits a second for what is being written, and computes it then.

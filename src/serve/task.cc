@@ -85,14 +85,14 @@ void Task::Join(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing
   origins_.Join(position(), std::move(missing));
 }
 
-void Task::Preempt() {
+std::unique_ptr<Sequence> Task::Preempt() {
   if (Planted(Canary::kForgetSampler)) {
     answer_.SetSampler(model::Sampler(request_.sampling).state());
   }
   aside_.reset();
-  sequence_.reset();
   paused_us_.reset();
   origins_.Preempt();
+  return std::move(sequence_);
 }
 
 bool Task::decoding() const {
@@ -198,8 +198,13 @@ void Task::End(Finish finish, CancelledTurn turn) {
         retainer_.Apply(request_, tenant(), adapter(), text_.tokens().first(computed));
   }
   if (session_ != nullptr) return EndTurn(turn, std::move(response));
-  if (sequence_ != nullptr && sequence_->streamed() == nullptr) sequence_.reset();
+  EndSequence();
   mailbox_.PostLast(id_, std::move(response));
+}
+
+// One that streams is taken with TakeSequence.
+void Task::EndSequence() {
+  if (sequence_ != nullptr && sequence_->streamed() == nullptr) sequence_.reset();
 }
 
 void Task::EndTurn(CancelledTurn turn, Response response) {
@@ -214,7 +219,7 @@ void Task::EndTurn(CancelledTurn turn, Response response) {
     }
     session_->text = text_.Take();
   }
-  sequence_.reset();
+  EndSequence();
   if (!stands) return mailbox_.PostLast(id_, std::move(response));
   session_->sampler = answer_.sampler();
   keeper_.EndTurn(*session_, id_, std::move(response));

@@ -103,8 +103,8 @@ class Task {
   void Join(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing);
   /// Reads no further for now: what comes after so many tokens of the text is being loaded.
   void StopAt(uint64_t tokens) { text_.StopAt(tokens); }
-  /// Gives its sequence back. It has to be started again.
-  void Preempt();
+  /// Returns its sequence, or null. It has to be started again.
+  std::unique_ptr<Sequence> Preempt();
   /// Of one that has ended: a sequence that streams, which may wait for the store; else null.
   std::unique_ptr<Sequence> TakeSequence() { return std::move(sequence_); }
   /// Its step under way, where that is put aside from time to time; null: none is.
@@ -183,6 +183,7 @@ class Task {
   void Draw(std::span<const float> logits);
   Result<void> SayPrompt(uint64_t from, std::span<const float> logits, uint64_t vocab);
   void EndTurn(CancelledTurn turn, Response response);
+  void EndSequence();
 
   const RequestId id_;
   Request request_;

@@ -165,11 +165,7 @@ void Waiting::RetryOutside(uint64_t now_us) {
 void Waiting::EndStreamed(uint64_t wait_us) {
   if (state_.endings.empty()) return;
   const bool is_alone = state_.tasks.running().empty() && !state_.may_start;
-  const size_t before = state_.endings.size();
-  std::erase_if(state_.endings, [&](const std::unique_ptr<Sequence>& sequence) {
-    return sequence->MayEnd(is_alone ? wait_us / before : 0);
-  });
-  if (state_.endings.size() == before) return;
+  if (!state_.endings.EndSome(is_alone ? wait_us : 0)) return;
   WakeForRoom();
   for (const auto& [id, task] : state_.tasks.all()) {
     const bool is_loaded = state_.loads.contains(id) || state_.openings.contains(id);
@@ -183,7 +179,7 @@ void Waiting::RemoveEnded() {
     state_.shares.Leave(task->tenant());
     state_.loads.erase(task->id());
     state_.openings.erase(task->id());
-    if (auto streamed = task->TakeSequence()) state_.endings.push_back(std::move(streamed));
+    state_.endings.Take(task->TakeSequence());
   }
   EndStreamed(ended.empty() ? 0 : kAloneWaitUs);
   if (ended.empty()) return;

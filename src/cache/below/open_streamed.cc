@@ -10,8 +10,10 @@
 
 #include "base/bits.h"
 #include "cache/below/record_reads.h"
+#include "cache/below/run_entries.h"
 #include "cache/below/sequence_stream.h"
 #include "cache/verbs/admit.h"
+#include "cache/verbs/hit_length.h"
 
 namespace quire::cache {
 namespace {
@@ -107,9 +109,9 @@ class StreamOpening final : public Opening {
     hit_ = std::max<uint64_t>(state().load.blocks, state().path.size());
     const std::span<const TokenId> tokens =
         state().prompt.empty() ? std::span(state().resident_tokens) : std::span(state().prompt);
-    chain_.Add(tokens.first(std::min<uint64_t>(
-        tokens.size(),
-        RoundUp(hit_, uint64_t{cache_.shapes().run_blocks()}) * cache_.block_tokens())));
+    const uint64_t run_blocks = cache_.shapes().run_blocks();
+    const uint64_t blocks = RoundDown(hit_, run_blocks) + run_blocks;
+    chain_.Add(tokens.first(std::min<uint64_t>(tokens.size(), blocks * cache_.block_tokens())));
   }
 
   bool IsDone(uint64_t wait_us) override {
@@ -129,7 +131,7 @@ class StreamOpening final : public Opening {
   Result<bool> GoOn() {
     if (is_there_) return true;
     if (plan_) {
-      if (!IsWritten()) return false;
+      if (!IsWritten() || !HasSearched()) return false;
       QUIRE_TRY(TakeRoom());
     }
     while (reads_.IsDone()) {
@@ -163,6 +165,7 @@ class StreamOpening final : public Opening {
   }
   bool IsWritten();
   bool Has(uint64_t blocks);
+  bool HasSearched();
   Result<void> TakeRoom();
   void BeginWith(uint64_t blocks);
   void ReadNext();
@@ -176,11 +179,13 @@ class StreamOpening final : public Opening {
   PublishLocation location_;
   const uint64_t prompt_tokens_;
   const bool asked_;
-  RecordChain chain_;      // of the hit, with the keys of all of its last block's run
+  RecordChain chain_;      // of the hit, with the keys of all of the run that it ends in
   uint64_t hit_ = 0;       // blocks
   uint64_t there_ = 0;     // of these, from the front on: what it begins with
   uint64_t until_us_ = 0;  // it waits for what is being written; 0: it did not have to yet
   bool is_flushed_ = false;
+  std::optional<RunEntrySearch> search_{};  // for a run that goes on as the prompt does
+  std::optional<RecordChain> other_{};      // of that run, whose beginning is the prompt's
   bool is_there_ = false;
   std::optional<Error> failed_{};
   std::unique_ptr<const SlotClasses> classes_{};
@@ -227,8 +232,23 @@ bool StreamOpening::IsWritten() {
   return true;
 }
 
+// What follows the hit may be the beginning of a run that goes on in another way.
+bool StreamOpening::HasSearched() {
+  if (!asked_) return true;
+  if (!search_) {
+    search_.emplace(chain_, there_, ReusableBlocks(prompt_tokens_, cache_.block_tokens()));
+  }
+  if (!search_->IsDone()) return false;
+  if (auto found = search_->Take()) {
+    there_ = found->blocks;
+    other_ = std::move(found->chain);
+  }
+  return true;
+}
+
 Result<void> StreamOpening::TakeRoom() {
   plan_.reset();  // it holds nothing of what is in memory already
+  search_.reset();
   const uint64_t most = std::max(options_.reserve_tokens, prompt_tokens_);
   const uint64_t tokens = options_.on_full == OnFull::kHalt ? prompt_tokens_ : most;
   blocks_ = DivUp(tokens, uint64_t{cache_.block_tokens()});
@@ -268,7 +288,9 @@ void StreamOpening::ReadNext() {
   const bool on_host = cache_.slots().on_host();  // else they pass through memory of ours
   for (size_t added = 0;
        added < kReadsAtOnce && reads_.beside().size() < kBesideBytes && !unread_.empty();) {
-    const size_t next = AddNext(chain_, unread_, reads_);
+    const bool in_other =
+        other_ && unread_.front().block >= other_->blocks() - cache_.shapes().run_blocks();
+    const size_t next = AddNext(in_other ? *other_ : chain_, unread_, reads_);
     unread_ = unread_.subspan(next);
     added += on_host ? 1 : next;
   }

@@ -75,6 +75,12 @@ class RecordChain {
                               .tokens = tokens},
                              /*of_twins=*/false);
   }
+  /// The same of the entry of a run that a block names.
+  tier::RecordIdentity IdentityOfEntry(uint64_t block, std::span<const TokenId> tokens) const {
+    tier::RecordIdentity identity = IdentityOf(block, tokens);
+    identity.key = RunEntryKey(keys_[block]);
+    return identity;
+  }
   /// The store has the run that begins with a block. False where its last key is not known.
   bool HasRun(uint64_t block) const {
     const uint64_t count = cache_->shapes().run_blocks();

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint16_t kAllStreams = 2;   // as the stream of a section that has K and V
 constexpr uint16_t kErrorStream = 3;  // of the section that has the error of the others
+constexpr uint16_t kTokenStream = 4;  // of the section that has the tokens of a run
 
 /// Appends the sections of one group in one form.
 SectionRange AddSections(const codec::SlotLayout& layout, uint32_t group, ArenaLayout arena,
@@ -131,7 +132,12 @@ void RecordShapes::FitRuns(uint64_t record_bytes_max) {
   for (uint32_t blocks = kSplitTokens / sealed_.token_count(); blocks > 1; blocks /= 2) {
     auto layout = RunOf(blocks);
     if (!layout || layout->record_bytes() > record_bytes_max) continue;
+    auto entry = tier::RecordLayout::Create(
+        sealed_.token_count(),
+        {{.stream = kTokenStream, .bytes = layout->token_count() * sizeof(TokenId)}});
+    if (!entry) return;
     run_ = std::move(layout);
+    run_entry_ = *std::move(entry);
     run_blocks_ = blocks;
     return;
   }

@@ -22,6 +22,8 @@ Digest GeometryFingerprint(const Geometry& geometry);
 Digest TwinKey(const Digest& block_key);
 /// The key of a run, which is a record of its own, from that of its last block.
 Digest RunKey(const Digest& last_block_key);
+/// The key of a run's entry, from that of the block that names it.
+Digest RunEntryKey(const Digest& block_key);
 
 /// Consecutive sections of a record.
 struct SectionRange {
@@ -73,6 +75,8 @@ class RecordShapes {
   uint32_t run_blocks() const { return run_blocks_; }
   /// Needs runs.
   const tier::RecordLayout& run() const { return *run_; }
+  /// Of a run's entry: its only section is the tokens of the run. Needs runs.
+  const tier::RecordLayout& run_entry() const { return *run_entry_; }
   std::span<const LayerBytes> layers() const { return layers_; }
   /// The sections of one layer in a run.
   SectionRange RunSections(uint32_t layer) const {
@@ -139,6 +143,7 @@ class RecordShapes {
   std::vector<LayerBytes> layers_{};  // empty: no runs
   uint32_t run_blocks_ = 1;
   std::optional<tier::RecordLayout> run_{};
+  std::optional<tier::RecordLayout> run_entry_{};
 };
 
 }  // namespace quire::cache

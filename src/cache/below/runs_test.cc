@@ -107,10 +107,15 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RunsTest,
                                                  NumericProfile::Uniform(Codec::kF16), true, 20}),
                          [](const auto& kind) { return kind.param.name; });
 
-TEST_P(RunsTest, WholeSplitsAreOneRecordEach) {
+TEST_P(RunsTest, WholeSplitsAreOneRecordAndItsEntryEach) {
   WriteStreamed();
   Must(store_.store->Flush());
-  EXPECT_EQ(records(), kWhole / kSplitTokens + (1400 - kWhole) / kBlock);
+  const uint64_t runs = kWhole / kSplitTokens;
+  EXPECT_EQ(records(), 2 * runs + (1400 - kWhole) / kBlock);
+  Restart();
+  WriteStreamed();
+  Must(store_.store->Flush());
+  EXPECT_EQ(records(), 2 * runs + (1400 - kWhole) / kBlock) << "what is there has an entry already";
 }
 
 TEST_P(RunsTest, ALayerOfASplitIsOneRequest) {
@@ -165,6 +170,43 @@ TEST_P(RunsTest, APromptThatDiffersInsideARunFindsTheRunsBeforeIt) {
   const RunReport report = RunThrough(*test_, other);
   EXPECT_EQ(report.reused, 2 * kSplitTokens);
   EXPECT_EQ(Differs(*report.sequence, other), "");
+}
+
+TEST_P(RunsTest, AStreamThatDiffersInsideARunBeginsWithTheBlocksBeforeTheDifference) {
+  constexpr uint64_t kRest = 1392;  // of a prompt, in whole blocks
+  WriteStreamed();
+  std::vector<TokenId> other = prompt_;
+  other[700] += 1;
+  std::vector<TokenId> third = other;
+  third[730] += 1;
+  std::vector<TokenId> early = prompt_;
+  early[2 * kSplitTokens + 3] += 1;
+  // Runs that begin alike are told apart where they differ.
+  const std::vector<std::pair<std::vector<TokenId>, uint64_t>> prompts = {
+      {other, 688}, {third, 720}, {early, 2 * kSplitTokens}, {third, kRest}, {other, kRest}};
+  for (const auto& [prompt, found] : prompts) {
+    Restart();
+    const auto sequence = test_->Open(prompt, Streams());
+    EXPECT_EQ(sequence->length(), found);
+    Feed(*sequence, prompt);
+  }
+  for (const auto& prompt : {prompt_, other, third, early}) {
+    Restart();
+    const RunReport report = RunThrough(*test_, prompt);
+    EXPECT_EQ(report.reused, kRest);
+    EXPECT_EQ(Differs(*report.sequence, prompt), "");
+  }
+}
+
+TEST_P(RunsTest, AStreamThatEndsInsideARunBeginsWithItsBlocks) {
+  WriteStreamed();
+  for (const uint64_t tokens : {700, 705, 2 * int{kSplitTokens} + 1, 10, 40}) {
+    Restart();
+    const auto prompt = std::span(prompt_).first(tokens);
+    const auto sequence = test_->Open(prompt, Streams());
+    EXPECT_EQ(sequence->length(), (tokens - 1) / kBlock * kBlock);
+    Feed(*sequence, prompt_);
+  }
 }
 
 // Memory evicts from the end, so the first blocks of a run may be there.
@@ -237,7 +279,7 @@ TEST_P(RunsTest, AContextThatWasWrittenBlockByBlockBecomesRuns) {
     store_.Turn();
   }
   Must(store_.store->Flush());
-  EXPECT_EQ(records(), before + 5 + 7);
+  EXPECT_EQ(records(), before + 2 * 5 + 7);
   const auto sequence = test_->Open(prompt_, Streams());
   EXPECT_EQ(sequence->length(), 1392);
   Must(ReadAll(*sequence));

@@ -1,9 +1,12 @@
 #include "cache/below/stream_rewrites.h"
 
+#include <memory>
 #include <new>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "cache/below/run_entries.h"
 
 namespace quire::cache {
 namespace {
@@ -100,6 +103,9 @@ void StreamRewrites::OnWritten(StoreOutcome outcome) {
   if (outcome == StoreOutcome::kBusy) {
     doing_ = Doing::kReading;  // its bytes are there still
     return;
+  }
+  if (outcome == StoreOutcome::kOk) {
+    RunEntry::Write(std::make_shared<RunEntry>(chain_, next_), ends_);
   }
   next_ = is_there ? next_ + chain_.cache().shapes().run_blocks() : chain_.blocks();
   doing_ = Doing::kNothing;

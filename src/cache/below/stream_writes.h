@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/wiped_vector.h"
 #include "cache/below/record_chain.h"
+#include "cache/below/run_entries.h"
 #include "quire/error.h"
 #include "transfer/transfers.h"
 
@@ -58,6 +59,7 @@ class StreamWrites final : private transfer::Worker {
       const auto its = chain.TokensOf(first, slots.size());
       tokens.assign(its.begin(), its.end());
       identity = is_run() ? chain.IdentityOfRun(first, tokens) : chain.IdentityOf(first, tokens);
+      if (is_run()) entry = std::make_shared<RunEntry>(chain, first);
     }
     bool is_run() const { return slots.size() > 1; }
     uint64_t end() const { return first + slots.size(); }
@@ -66,6 +68,7 @@ class StreamWrites final : private transfer::Worker {
     const std::vector<PerClass<SlotId>> slots;
     WipedVector<TokenId> tokens;
     tier::RecordIdentity identity;
+    std::shared_ptr<const RunEntry> entry{};      // of a run
     bool waits = true;                            // to be given to the store
     std::optional<tier::StoreOutcome> outcome{};  // it has ended
   };
@@ -82,7 +85,7 @@ class StreamWrites final : private transfer::Worker {
   bool GiveBlock(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
   bool GiveRun(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
   bool CopyOut(const Record& record, WipedVector<std::byte>& to) const;
-  transfer::AtEnd AtEndOf(const std::shared_ptr<Record>& record);
+  transfer::AtEnd AtEndOf(const std::shared_ptr<Record>& record) QUIRE_REQUIRES(turn_mutex_);
   void AwaitEnds(uint64_t first, uint64_t count, uint64_t timeout_us);
   void TakeEnded() QUIRE_REQUIRES(mutex_);
   bool IsDurable(uint64_t blocks);

@@ -176,13 +176,14 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
   plan.lease = verbs_.holds.MakeLease(std::move(held));
   const bool is_loaded = load.blocks > path.blocks.size();
   const bool streams = what.open_as != nullptr && what.open_as->resident_tokens > 0;
-  // A sequence that streams may begin with a run that the prompt has whole.
-  const auto ends_in_run = [&] {
-    if (cache_.store() == nullptr) return false;
-    const uint64_t run_tokens = uint64_t{cache_.shapes().run_blocks()} * cache_.block_tokens();
-    return plan.resident % run_tokens != 0 && RoundUp(plan.resident, run_tokens) <= prompt.size();
+  // A sequence that streams may go on in a run, or begin with one that the prompt has whole.
+  const auto may_be_in_run = [&] {
+    if (cache_.store() == nullptr || !what.reuse || cache_.shapes().run_blocks() == 1) return false;
+    const uint64_t blocks = path.blocks.size();
+    return blocks % cache_.shapes().run_blocks() != 0 ||
+           blocks < ReusableBlocks(prompt.size(), cache_.block_tokens());
   };
-  if (is_loaded || streams || ends_in_run()) plan.prompt.assign(prompt.begin(), prompt.end());
+  if (is_loaded || streams || may_be_in_run()) plan.prompt.assign(prompt.begin(), prompt.end());
   if (is_loaded) {
     MarkNotLoaded(load, MissReason::kNotLoaded, path);
     plan.load = std::move(load);
