@@ -29,7 +29,7 @@ enum class ObjectOutcome : uint8_t {
   kFull = 7,         // Put, Swap: it takes no more just now
 };
 
-/// Where the bytes of an object go, in their order, as they come; also those of an answer that fails
+/// Where the bytes of an object go, in order, as they come; also those of an answer that fails
 /// later.
 ///
 /// Threads: the service's own

@@ -1,4 +1,5 @@
-// Any bytes, in any pieces, are replies or an end; neither how they are cut nor a sink changes anything.
+// Any bytes, in any pieces, are replies or an end; neither how they are cut nor a sink changes
+// anything.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -95,6 +95,7 @@ void Starter::Look(Task& task) {
   // It may begin with what one of these has computed.
   const auto any_ends = [&] { return !state_.endings.empty(); };
   if (any_ends() && Streams(state_, task)) return task.WaitFor({.what = Waits::kLoad});
+  if (BroughtBack(task)) return;
   if (const auto prefix = waiting_.ForPrefix(task)) {
     ++state_.stats.prefix_waits;
     return task.WaitFor(*prefix);
@@ -212,23 +213,28 @@ void Starter::BringBack(uint64_t now_us) {
     if (!since_us || now_us < *since_us + kBringBackUs || task->ended()) continue;
     if (task->paused_us() || task->aside() != nullptr || !HasRoomFor(*task)) continue;
     bring_back_us_ = now_us + kBringBackUs;
-    return BringBack(*task, now_us);
+    brings_back_ = task->id();
+    state_.endings.Take(state_.tasks.Stop(*task));
+    task->WaitFor({.what = state_.endings.empty() ? Waits::kNothing : Waits::kLoad});
+    state_.may_start = true;
+    return;
   }
 }
 
-void Starter::BringBack(Task& task, uint64_t now_us) {
+// The store has all of it by now.
+bool Starter::BroughtBack(Task& task) {
+  if (brings_back_ != task.id()) return false;
+  brings_back_.reset();
   const SequenceOptions whole{.reserve_tokens = task.text().tokens_at_most(),
                               .step_tokens = state_.options.chunk_tokens_min};
-  state_.tasks.Stop(task);
   auto plan = Acquire(task, task.request().reuses(), &whole);
-  if (plan && loads_.Resume(task, *std::move(plan), whole)) {
-    task.BringBack();
-    ++state_.stats.brought_back;
-    return;
+  if (!plan || !loads_.Resume(task, *std::move(plan), whole)) {
+    task.Spill(state_.clock.NowMicros());  // it streams again
+    return false;
   }
-  task.Spill(now_us);  // it streams again
-  task.WaitFor({});
-  state_.may_start = true;
+  task.BringBack();
+  ++state_.stats.brought_back;
+  return true;
 }
 
 // With what it gives back.

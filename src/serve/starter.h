@@ -3,6 +3,7 @@
 #define QUIRE_SERVE_STARTER_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "quire/identity.h"
 #include "serve/preemption.h"
@@ -43,7 +44,7 @@ class Starter {
   Result<Plan> Acquire(const Task& task, bool reuse, const SequenceOptions* open_as);
   const Identity& IdentityOf(const Task& task) const;
   bool MayComputeAll(bool reuse) const;
-  void BringBack(Task& task, uint64_t now_us);
+  bool BroughtBack(Task& task);
   bool HasRoomFor(const Task& task) const;
 
   EngineState& state_;
@@ -51,7 +52,8 @@ class Starter {
   Waiting& waiting_;
   Preemption& preemption_;
   PromptLoads& loads_;
-  uint64_t bring_back_us_ = 0;  // not looked for before
+  uint64_t bring_back_us_ = 0;              // not looked for before
+  std::optional<RequestId> brings_back_{};  // once its sequence has ended
 };
 
 }  // namespace quire::serve
