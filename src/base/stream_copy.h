@@ -8,6 +8,8 @@
 #include <cstring>
 #include <span>
 
+#include "base/hash.h"
+
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -22,6 +24,11 @@ inline void StreamCopy(std::span<const std::byte> from, std::byte* to) {
 #ifdef __SSE2__
   constexpr size_t kLine = 64;
   constexpr size_t kVector = 16;
+  constexpr size_t kFew = 4096;  // the caches have room for these
+  if (from.size() < kFew) {
+    std::memcpy(to, from.data(), from.size());
+    return;
+  }
   const size_t head = std::min(from.size(), -reinterpret_cast<uintptr_t>(to) % kLine);
   std::memcpy(to, from.data(), head);
   from = from.subspan(head);
@@ -35,6 +42,20 @@ inline void StreamCopy(std::span<const std::byte> from, std::byte* to) {
   _mm_sfence();
 #endif
   std::memcpy(to, from.data(), from.size());
+}
+
+/// The same. Returns the CRC32C of the bytes, which are read from memory once.
+inline uint32_t StreamCopyCrc(std::span<const std::byte> from, std::byte* to) {
+  constexpr size_t kPiece = 16 << 10;
+  uint32_t crc = 0;
+  while (!from.empty()) {
+    const auto piece = from.first(std::min(kPiece, from.size()));
+    crc = Crc32c(piece, crc);
+    StreamCopy(piece, to);
+    from = from.subspan(piece.size());
+    to += piece.size();
+  }
+  return crc;
 }
 
 }  // namespace quire

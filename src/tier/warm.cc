@@ -9,6 +9,7 @@
 
 #include "base/canary.h"
 #include "base/check.h"
+#include "base/stream_copy.h"
 #include "base/wiped_vector.h"
 
 namespace quire::tier {
@@ -394,9 +395,12 @@ bool WarmStore::Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion*
       const uint32_t section = load.section_first + i;
       const auto from = bytes.subspan(layout.header_bytes() + layout.offset(section),
                                       layout.sections()[section].bytes);
-      good = Crc32c(from) == stored[section].crc;
+      good = StreamCopyCrc(from, load.out[i].data()) == stored[section].crc;
     }
-    if (!good) completion->miss = RecordMiss::kPayloadDamaged;
+    if (!good) {
+      completion->miss = RecordMiss::kPayloadDamaged;
+      for (const std::span<std::byte> out : load.out) Wipe(out);
+    }
   }
   if (!good) {
     const bool damaged = completion->miss == RecordMiss::kPayloadDamaged ||
@@ -416,9 +420,6 @@ bool WarmStore::Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion*
   const auto stored = StoredSections(header);
   for (uint32_t i = 0; i < load.section_count; ++i) {
     const uint32_t section = load.section_first + i;
-    const auto from = bytes.subspan(layout.header_bytes() + layout.offset(section),
-                                    layout.sections()[section].bytes);
-    if (load.loan == nullptr) std::copy_n(from.begin(), from.size(), load.out[i].begin());
     if (!load.crcs.empty()) load.crcs[i] = stored[section].crc;
   }
   records_.splice(records_.end(), records_, known->second);
