@@ -341,7 +341,7 @@ void RedisLoop::TurnNodes() {
       link.Turn(now_us_);
       RedisCommand command;
       RespValue reply;
-      while (link.is_open() && link.Next(command, reply, now_us_)) {
+      while (link.is_open() && !queue_.stops() && link.Next(command, reply, now_us_)) {
         node.pause_us = kPauseMinUs;
         OnReply(address, command, reply);
       }

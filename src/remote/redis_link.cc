@@ -23,6 +23,11 @@ uint64_t BulkMaxOf(const RedisCommand& command) {
   return Reads(command) ? command.request.bytes_max : kBulkBytesMax;
 }
 
+// Of objects: the rest is little.
+uint64_t AnswerBytesOf(const RedisCommand& command) {
+  return command.request.sink ? command.request.bytes_max : 0;
+}
+
 }  // namespace
 
 void RedisLink::Open(const HostAndPort& to, const TlsContext* tls, const std::string& user,
@@ -48,8 +53,8 @@ short RedisLink::events() const {
 }
 
 bool RedisLink::MaySend(const RedisCommand& command) const {
-  return !Reads(command) || reading_bytes_ == 0 ||
-         reading_bytes_ + BulkMaxOf(command) <= kReadingBytesMax;
+  const uint64_t bytes = AnswerBytesOf(command);
+  return bytes == 0 || reading_bytes_ == 0 || reading_bytes_ + bytes <= kReadingBytesMax;
 }
 
 void RedisLink::Send(RedisCommand command, uint64_t now_us) {
@@ -58,7 +63,7 @@ void RedisLink::Send(RedisCommand command, uint64_t now_us) {
 }
 
 void RedisLink::SendNow(RedisCommand command, uint64_t now_us) {
-  if (Reads(command)) reading_bytes_ += BulkMaxOf(command);
+  reading_bytes_ += AnswerBytesOf(command);
   if (in_flight_.empty()) progress_us_ = now_us;
   command.sent_us = now_us;
   in_flight_.push_back(std::move(command));
@@ -134,7 +139,7 @@ bool RedisLink::Next(RedisCommand& command, RespValue& reply, uint64_t now_us) {
     }
     command = std::move(in_flight_.front());
     in_flight_.pop_front();
-    if (Reads(command)) reading_bytes_ -= BulkMaxOf(command);
+    reading_bytes_ -= AnswerBytesOf(command);
     while (!waiting_.empty() && MaySend(waiting_.front())) {
       SendNow(std::move(waiting_.front()), now_us);
       waiting_.pop_front();

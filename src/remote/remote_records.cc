@@ -441,8 +441,19 @@ void RemoteRecords::UseIncarnation() {
   if (seal_ && epochs_.incarnation() == incarnation_) return;
   incarnation_ = epochs_.incarnation();
   seal_.emplace(keys_, incarnation_);
-  MutexLock lock(mutex_);
-  presence_.Clear();
+  {
+    MutexLock lock(mutex_);
+    presence_.Clear();
+  }
+  // What is being read is of the life before, whose last erasures nobody may know.
+  std::vector<uint64_t> reads;
+  for (const auto& [id, job] : jobs_) {
+    if (job.reader != nullptr) reads.push_back(id);
+  }
+  for (const uint64_t id : reads) {
+    const auto at = jobs_.find(id);
+    if (at != jobs_.end()) EndRead(at, StoreOutcome::kAbsent);
+  }
 }
 
 void RemoteRecords::AskEpochs() {

@@ -410,6 +410,23 @@ TEST_F(RemoteStoreTest, AServiceThatForgotItsEpochsIsBegunAnew) {
   EXPECT_EQ(c.store->EpochOf(tier::PublisherOf("tenant")), 1u) << "and those who know tell it";
 }
 
+// The erasures of the life before may be unknown to those that begin a new one.
+TEST_F(RemoteStoreTest, AReadOfTheLifeBeforeEndsWithIt) {
+  TestMachine a(service_, clock_);
+  Put(a, one_);
+  TestMachine b(service_, clock_);
+  b.way->SetScript([](const ObjectRequest& request) {
+    return ObjectFault{.delay_us = request.sink ? uint64_t{1'800'000} : 0};
+  });
+  TestLoad load(one_, 900);
+  b.store->Get({&load.request, 1}, 0);
+  service_.objects.erase(EpochsName(FleetKeys(TestFleetKey())));
+  TestMachine c(service_, clock_);
+  EXPECT_EQ(Put(c, two_), StoreOutcome::kOk);
+  EXPECT_EQ(Wait(b, 900).outcome, StoreOutcome::kAbsent);
+  EXPECT_FALSE(load.Has(one_));
+}
+
 TEST_F(RemoteStoreTest, AnOldTableThatComesBackIsReplaced) {
   TestMachine a(service_, clock_);
   const TestRecord named(5, layout_, "tenant", 0);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -174,15 +173,14 @@ void SealedReader::Open(std::span<const std::byte> bytes) {
   // Its checksum is taken while it is in the nearest cache. From there to memory past the caches
   // takes less than to open it in memory, whose lines would be read first.
   alignas(64) std::array<std::byte, 32 << 10> opened;
+  size_t used = 0;
   if (!cipher_) {
     early_.insert(early_.end(), bytes.begin(), bytes.end());
     return;
   }
   while (!bytes.empty() && !failed_) {
-    if (section_ == out_.size()) {
-      failed_ = true;
-      return;
-    }
+    failed_ = section_ == out_.size();
+    if (failed_) break;
     const std::span<std::byte> out = out_[section_];
     if (at_ == 0) {
       cipher_->BeginOpen(first_ + static_cast<uint32_t>(section_),
@@ -192,6 +190,7 @@ void SealedReader::Open(std::span<const std::byte> bytes) {
     if (at_ < out.size()) {
       const auto piece =
           std::span(opened).first(std::min({opened.size(), bytes.size(), out.size() - at_}));
+      used = std::max(used, piece.size());
       cipher_->Update(bytes.first(piece.size()), piece.data());
       crc_ = Crc32c(piece, crc_);
       StreamCopy(piece, out.data() + at_);
@@ -204,13 +203,14 @@ void SealedReader::Open(std::span<const std::byte> bytes) {
     std::ranges::copy(piece, tag_.begin() + static_cast<ptrdiff_t>(of_tag));
     at_ += piece.size();
     bytes = bytes.subspan(piece.size());
-    if (of_tag + piece.size() < tag_.size()) return;
+    if (of_tag + piece.size() < tag_.size()) break;
     failed_ = !cipher_->EndOpen(tag_);
-    if (failed_) return;
+    if (failed_) break;
     if (!crcs_.empty()) crcs_[section_] = crc_;
     at_ = 0;
     ++section_;
   }
+  Wipe(std::span(opened).first(used));
 }
 
 bool SealedReader::IsWhole() const { return !failed_ && cipher_ && section_ == out_.size(); }

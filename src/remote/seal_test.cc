@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
+#include <thread>
 
 #include "base/prng.h"
 #include "remote/epochs.h"
@@ -113,6 +115,26 @@ TEST_F(SealTest, OpensInAnyPiecesAndOrderOfTheHead) {
       reader.TakeObject(all.first(1));
       EXPECT_FALSE(reader.is_whole()) << "longer than it can be";
     }
+  }
+}
+
+TEST_F(SealTest, WhatComesAfterItsEndTouchesNothing) {
+  const std::vector<std::byte> object = Closed(record_);
+  for (int i = 0; i < 50; ++i) {
+    Opened out(layout_, 0, layout_.sections().size());
+    SealedReader reader(seal_, LoadOf(record_.identity(), layout_, 0, out));
+    std::atomic<bool> half_came = false;
+    std::thread service([&] {
+      for (size_t at = 0; at < object.size(); at += 100) {
+        reader.TakeObject(std::span(object).subspan(at, std::min<size_t>(100, object.size() - at)));
+        half_came = at >= object.size() / 2;
+      }
+    });
+    while (!half_came) std::this_thread::yield();
+    reader.End(/*keeps=*/false);
+    const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+    for (const auto section : out.sections) EXPECT_TRUE(std::ranges::all_of(section, is_zero));
+    service.join();
   }
 }
 

@@ -43,14 +43,15 @@ void Preemption::Preempt(Task& task, Waits waits) {
     Spill(state_, task);
     waits = Waits::kNothing;
   }
-  TakeSequence(task, waits);
+  TakeSequence(task, waits, state_.endings);
 }
 
-void Preemption::TakeSequence(Task& task, Waits waits) {
+void Preemption::TakeSequence(Task& task, Waits waits, Endings& endings) {
   state_.loads.erase(task.id());
-  state_.endings.Take(state_.tasks.Stop(task));
-  // It begins with what it has computed.
-  if (waits == Waits::kNothing && !state_.endings.empty()) waits = Waits::kLoad;
+  endings.Take(state_.tasks.Stop(task));
+  // It may begin with what one of these has computed.
+  const bool any_ends = !state_.endings.empty();
+  if (waits == Waits::kNothing && any_ends && Streams(state_, task)) waits = Waits::kLoad;
   // Else it could start again before it is seen whether its events were taken.
   if (!state_.mailbox.HasCapacity(task.id(), task.EventsOfAStep())) waits = Waits::kReader;
   if (waits == Waits::kRoom) {
@@ -90,18 +91,18 @@ void Preemption::LookAtReaders(uint64_t now_us) {
 constexpr uint64_t kRetryUs = 100'000;
 
 void Preemption::GiveWay() {
-  if (!state_.endings.empty()) return;  // they give some back
-  if (ReleaseIdleSession()) return;
+  Endings at_once;  // the one outside takes the room before this engine's own look for it
+  if (ReleaseIdleSession(at_once)) return;
   Task* const task = FirstToGiveWay(state_, /*spare_oldest=*/false);
   if (task == nullptr) return;
-  TakeSequence(*task, Waits::kRoom);
+  TakeSequence(*task, Waits::kRoom, at_once);
   // Also for those behind it, where it waits for its reader.
   const uint64_t retry_us = state_.options.outside_retry_us;
   waiting_.RetryIn(retry_us > 0 ? retry_us : kRetryUs);
 }
 
 bool Preemption::MakeRoomToStart(Task& task) {
-  if (ReleaseIdleSession() || PreemptPaused(nullptr)) return true;
+  if (ReleaseIdleSession(state_.endings) || PreemptPaused(nullptr)) return true;
   Task* const other = FirstToGiveWayTo(task, state_);
   if (other == nullptr) return false;
   Preempt(*other, Waits::kRoom);
@@ -115,7 +116,7 @@ bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
     task.End(Finish::kNoSpace);
     return false;
   }
-  if (ReleaseIdleSession() || PreemptPaused(&task)) return true;
+  if (ReleaseIdleSession(state_.endings) || PreemptPaused(&task)) return true;
   if (MaySpill(state_, task)) {
     Preempt(task, Waits::kRoom);
     return false;
@@ -142,8 +143,8 @@ bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
   return other != nullptr && other != &task;
 }
 
-bool Preemption::ReleaseIdleSession() {
-  if (!state_.keeper.ReleaseOldest(state_.endings)) return false;
+bool Preemption::ReleaseIdleSession(Endings& endings) {
+  if (!state_.keeper.ReleaseOldest(endings)) return false;
   ++state_.stats.sessions_released;
   return true;
 }

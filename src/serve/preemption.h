@@ -40,8 +40,8 @@ class Preemption {
   bool MakeRoomToGrow(Task& task, const Error& error);
 
  private:
-  void TakeSequence(Task& task, Waits waits);
-  bool ReleaseIdleSession();
+  void TakeSequence(Task& task, Waits waits, Endings& endings);
+  bool ReleaseIdleSession(Endings& endings);
   bool PreemptPaused(const Task* except);
 
   EngineState& state_;

@@ -123,7 +123,8 @@ void SessionKeeper::Take(EndSessionCommand command, Endings& endings) {
   Session& session = *found->second;
   const bool has_file = store_ != nullptr && !session.name.empty();
   const bool awaits_text = !session.text_from.is_none() && !session.lost;
-  // Before its end is settled, or a demotion that follows finds its blocks in use.
+  // Before its end is settled, or a demotion that follows finds its blocks in use. One that streams
+  // has none in the cache.
   endings.Take(std::move(session.sequence));
   if (has_file && command.file == SessionFile::kKept && awaits_text) {
     session.closing = true;

@@ -130,15 +130,19 @@ void Starter::Look(Task& task) {
 // A turn goes on with what its session holds, unless that has no room to grow, or has blocks in a
 // lower precision than the turn accepts: then it is let go, and the turn starts like any other.
 bool Starter::ContinueSession(Task& task) {
-  auto sequence = task.TakeFromSession();
+  auto sequence = task.TakeFromSession(state_.endings);
   if (sequence == nullptr) return false;
   if (const SequenceStats held = sequence->stats(); held.tokens_approximate > 0) {
     if (held.approximate_error > task.request().approximate_error_max) return false;
   }
+  const auto let_go = [&] {
+    state_.endings.Take(std::move(sequence));
+    return false;
+  };
   const uint64_t at_most = task.text().tokens_at_most();
   const uint64_t tokens = task.starts_whole() ? at_most : task.text().goal();
   const bool streams = sequence->streamed() != nullptr;
-  if ((!streams && !MayFit(state_.cache, at_most)) || !sequence->Reserve(tokens)) return false;
+  if ((!streams && !MayFit(state_.cache, at_most)) || !sequence->Reserve(tokens)) return let_go();
   if (streams) task.Spill(state_.clock.NowMicros());
   const uint64_t computes = task.text().tokens().size() - sequence->length();
   state_.tasks.Start(task, std::move(sequence),
@@ -205,7 +209,7 @@ bool Starter::MayComputeAll(bool reuse) const {
 }
 
 void Starter::BringBack(uint64_t now_us) {
-  if (now_us < bring_back_us_) return;
+  if (now_us < bring_back_us_ || IsBringingBack()) return;
   const auto waits = [](const auto& each) { return IsInLine(*each.second, false); };
   if (std::ranges::any_of(state_.tasks.all(), waits)) return;
   for (Task* const task : state_.tasks.running()) {
@@ -219,6 +223,13 @@ void Starter::BringBack(uint64_t now_us) {
     state_.may_start = true;
     return;
   }
+}
+
+// One at a time: it is not seen how much room the next one would leave.
+bool Starter::IsBringingBack() {
+  const Task* const task = brings_back_ ? state_.tasks.Find(*brings_back_) : nullptr;
+  if (task == nullptr || task->ended() || task->running()) brings_back_.reset();
+  return brings_back_.has_value();
 }
 
 // The store has all of it by now.

@@ -44,6 +44,7 @@ class Starter {
   Result<Plan> Acquire(const Task& task, bool reuse, const SequenceOptions* open_as);
   const Identity& IdentityOf(const Task& task) const;
   bool MayComputeAll(bool reuse) const;
+  bool IsBringingBack();
   bool BroughtBack(Task& task);
   bool HasRoomFor(const Task& task) const;
 

@@ -53,11 +53,12 @@ void Task::TakeText() {
 }
 
 // One that was opened to evict, or not to, cannot do otherwise: it is let go.
-std::unique_ptr<Sequence> Task::TakeFromSession() {
+std::unique_ptr<Sequence> Task::TakeFromSession(Endings& endings) {
   if (session_ == nullptr) return nullptr;
   auto sequence = std::move(session_->sequence);
   const bool evicts = request_.on_full != OnFull::kNoEvict;
-  return session_->evicts == evicts ? std::move(sequence) : nullptr;
+  if (session_->evicts != evicts) endings.Take(std::move(sequence));
+  return sequence;
 }
 
 void Task::Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,

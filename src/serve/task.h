@@ -82,8 +82,9 @@ class Task {
   void TakeRoom() { took_room_ = true; }
   /// Whether that has not been used yet.
   bool took_room() const { return took_room_; }
-  /// The sequence that its session kept; null if there is none.
-  std::unique_ptr<Sequence> TakeFromSession();
+  /// The sequence that its session kept; null if there is none. One that cannot be used goes to
+  /// `endings`.
+  std::unique_ptr<Sequence> TakeFromSession(Endings& endings);
 
   /// Where its text differs from what is cached: what is said first counts.
   void NoteDifference(std::optional<uint64_t> at) {

@@ -139,7 +139,9 @@ class StreamOpening final : public Opening {
       const auto came = reads_.Await(/*cancel=*/nullptr);
       if (!came || *came) {
         const uint64_t failed = came ? (*came)->block : unread_first_;
-        BeginWith(++attempts_ == kOpenAttempts ? 0 : failed);
+        const uint64_t there = IsInOther(failed) ? own_ : failed;
+        if (IsInOther(failed)) other_.reset();
+        BeginWith(++attempts_ == kOpenAttempts ? 0 : there);
       } else if (unread_.empty()) {
         is_there_ = true;
         return true;
@@ -166,6 +168,9 @@ class StreamOpening final : public Opening {
   bool IsWritten();
   bool Has(uint64_t blocks);
   bool HasSearched();
+  bool IsInOther(uint64_t block) const {
+    return other_ && block >= other_->blocks() - cache_.shapes().run_blocks();
+  }
   Result<void> TakeRoom();
   void BeginWith(uint64_t blocks);
   void ReadNext();
@@ -186,6 +191,7 @@ class StreamOpening final : public Opening {
   bool is_flushed_ = false;
   std::optional<RunEntrySearch> search_{};  // for a run that goes on as the prompt does
   std::optional<RecordChain> other_{};      // of that run, whose beginning is the prompt's
+  uint64_t own_ = 0;                        // there_ without it
   bool is_there_ = false;
   std::optional<Error> failed_{};
   std::unique_ptr<const SlotClasses> classes_{};
@@ -240,6 +246,7 @@ bool StreamOpening::HasSearched() {
   }
   if (!search_->IsDone()) return false;
   if (auto found = search_->Take()) {
+    own_ = there_;
     there_ = found->blocks;
     other_ = std::move(found->chain);
   }
@@ -288,8 +295,7 @@ void StreamOpening::ReadNext() {
   const bool on_host = cache_.slots().on_host();  // else they pass through memory of ours
   for (size_t added = 0;
        added < kReadsAtOnce && reads_.beside().size() < kBesideBytes && !unread_.empty();) {
-    const bool in_other =
-        other_ && unread_.front().block >= other_->blocks() - cache_.shapes().run_blocks();
+    const bool in_other = IsInOther(unread_.front().block);
     const size_t next = AddNext(in_other ? *other_ : chain_, unread_, reads_);
     unread_ = unread_.subspan(next);
     added += on_host ? 1 : next;

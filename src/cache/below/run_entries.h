@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/wiped_vector.h"
@@ -25,14 +26,17 @@ class RunEntry {
 
   /// Writes it under the key of the first of its blocks that has no entry yet. So runs that begin
   /// alike form a tree: each is found at a block that it shares with no run before it, or at its
-  /// first. An entry that the store does not take is left out: prompts find less then.
+  /// first. What the store does not take, or there is no memory for, is left out: prompts find less
+  /// then.
   /// Threads: that of `ends`
-  static void Write(const std::shared_ptr<const RunEntry>& entry, transfer::Ends& ends) {
-    WriteAt(entry, 0, ends);
-  }
+  static void Write(const std::shared_ptr<const RunEntry>& entry, transfer::Ends& ends);
+  /// The same where the store has a run, as it ended: one that it had before may have lost its
+  /// entry.
+  static void WriteAfter(tier::StoreOutcome end, const std::shared_ptr<const RunEntry>& entry,
+                         transfer::Ends& ends);
 
  private:
-  static void WriteAt(const std::shared_ptr<const RunEntry>& entry, size_t number,
+  static void WriteAt(const std::shared_ptr<const RunEntry>& entry, size_t number, uint32_t tries,
                       transfer::Ends& ends);
 
   LockedState& cache_;
@@ -48,6 +52,7 @@ class RunEntrySearch {
  public:
   /// Of the chain's first `blocks` blocks it asks for the entries of those in the run that has
   /// block `from`; the store has all before that one.
+  /// Lifetime: the chain must outlive it
   RunEntrySearch(const RecordChain& chain, uint64_t from, uint64_t blocks);
   ~RunEntrySearch();
   RunEntrySearch(const RunEntrySearch&) = delete;
@@ -65,14 +70,15 @@ class RunEntrySearch {
   struct Read {
     WipedVector<TokenId> name{};  // tokens of the block that names it
     WipedVector<TokenId> run{};
-    std::span<std::byte> out{};
+    std::span<std::byte> out{};  // its bytes, for the request to point to
     bool came = false;
   };
   uint64_t CommonBlocks(const Read& read) const;
 
-  const RecordChain chain_;  // of the blocks that may be used
-  const uint64_t first_;     // block of the run
+  const RecordChain& chain_;
+  const uint64_t first_;  // block of the run
   const uint64_t from_;
+  const uint64_t end_;  // of the blocks that may be used
   std::vector<Read> reads_;
   size_t left_ = 0;
   transfer::Ends ends_;

@@ -98,15 +98,22 @@ bool StreamRewrites::GiveRun() {
   return true;
 }
 
+// Without memory for it the run has none.
+void StreamRewrites::WriteEntry() {
+  try {
+    RunEntry::Write(std::make_shared<RunEntry>(chain_, next_), ends_);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+}
+
 void StreamRewrites::OnWritten(StoreOutcome outcome) {
   const bool is_there = outcome == StoreOutcome::kOk || outcome == StoreOutcome::kPresent;
   if (outcome == StoreOutcome::kBusy) {
     doing_ = Doing::kReading;  // its bytes are there still
     return;
   }
-  if (outcome == StoreOutcome::kOk) {
-    RunEntry::Write(std::make_shared<RunEntry>(chain_, next_), ends_);
-  }
+  if (outcome == StoreOutcome::kOk) WriteEntry();
   next_ = is_there ? next_ + chain_.cache().shapes().run_blocks() : chain_.blocks();
   doing_ = Doing::kNothing;
 }

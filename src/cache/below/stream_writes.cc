@@ -145,13 +145,15 @@ bool StreamWrites::CopyOut(const Record& record, WipedVector<std::byte>& to) con
 
 transfer::AtEnd StreamWrites::AtEndOf(const std::shared_ptr<Record>& record) {
   return [this, record](const tier::StoreCompletion& end) QUIRE_REQUIRES(turn_mutex_) {
-    if (end.outcome == StoreOutcome::kOk && record->is_run()) RunEntry::Write(record->entry, ends_);
-    MutexLock lock(mutex_);
-    if (end.outcome == StoreOutcome::kBusy) {
-      record->waits = true;
-    } else {
-      record->outcome = end.outcome;
+    {
+      MutexLock lock(mutex_);
+      if (end.outcome == StoreOutcome::kBusy) {
+        record->waits = true;
+      } else {
+        record->outcome = end.outcome;
+      }
     }
+    if (record->is_run()) RunEntry::WriteAfter(end.outcome, record->entry, ends_);
   };
 }
 
