@@ -420,3 +420,18 @@ def test_whatever_s3_answers_no_answer_is_wrong(s3_port, key, fault):
         assert again["logits_digest"] == want and again["loaded_tokens"] > 0
     finally:
         way.close()
+
+
+@needs_s3
+def test_erasing_where_etags_are_compared_without_quotes(s3_port, key, monkeypatch):
+    for name, value in remote_servers.S3_KEY.items():
+        monkeypatch.setenv(name, value)
+    way = remote_servers.FaultyWay(s3_port)
+    way.fault = lambda method, path: "unquoted"
+    try:
+        address = s3_at(way.port, "unquoted")
+        run("--remote", address, "--fleet-key", key)
+        gone = quire_cli.run("store", "rm", address, "--fleet-key", key, "--namespace", "bob", "--json")
+        assert gone.exit_code == 0, gone.describe()
+    finally:
+        way.close()
