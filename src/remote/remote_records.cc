@@ -445,7 +445,7 @@ void RemoteRecords::UseIncarnation() {
     MutexLock lock(mutex_);
     presence_.Clear();
   }
-  // What is being read is of the life before, whose last erasures nobody may know.
+  // What is being read is of the life before, whose last erasures this machine may not know.
   std::vector<uint64_t> reads;
   for (const auto& [id, job] : jobs_) {
     if (job.reader != nullptr) reads.push_back(id);

@@ -309,7 +309,7 @@ void S3Loop::End(CURL* easy, CURLcode result) {
   Call& ended = call.mapped();
   curl_.slist_free_all(ended.headers);
   spare_.push_back(easy);
-  // Some (radosgw 16) compare an ETag with its quotes to their own without, so it never is the same.
+  // Some (radosgw 16) compare an ETag with its quotes to their own without: it never is the same.
   std::string& version = ended.request.version;
   const bool is_quoted = version.size() > 1 && version.front() == '"' && version.back() == '"';
   if (result == CURLE_OK && status == 412 && ended.request.verb == ObjectVerb::kSwap && is_quoted) {
