@@ -35,9 +35,10 @@ void MemoryObjects::Ask(ObjectRequest request) {
   if (reply.outcome == ObjectOutcome::kUnavailable && request.verb == ObjectVerb::kPut) {
     reply.bytes = std::move(request.bytes);
   }
-  const ObjectReply again = reply;
-  coming_.emplace(at_us, Coming{std::move(reply), std::move(request.sink)});
-  if (fault.kind == ObjectFault::kTwice) coming_.emplace(at_us, Coming{.reply = again});
+  const auto first = coming_.emplace(at_us, Coming{std::move(reply), std::move(request.sink)});
+  if (fault.kind == ObjectFault::kTwice) {
+    coming_.emplace(at_us, Coming{.reply = first->second.reply});
+  }
 }
 
 ObjectReply MemoryObjects::Do(ObjectRequest& request, ObjectFault::Kind fault) {

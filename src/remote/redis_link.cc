@@ -10,10 +10,10 @@ namespace quire::remote {
 namespace {
 
 constexpr uint64_t kConnectUs = 1'000'000;
-constexpr uint64_t kSilenceUs = 2'000'000;  // without a byte, while something is on its way
-constexpr uint64_t kAnswerUs = 6'000'000;   // of one command
-constexpr uint64_t kReadingBytesMax = 8 << 20;
-constexpr uint64_t kBulkBytesMax = 1 << 16;  // of what is no object
+constexpr uint64_t kSilenceUs = 2'000'000;      // without a byte, while something is on its way
+constexpr uint64_t kAnswerUs = 6'000'000;       // of one command
+constexpr uint64_t kReadingBytesMax = 8 << 20;  // of answers that are asked for at once
+constexpr uint64_t kBulkBytesMax = 1 << 16;     // of what is no object
 
 bool Reads(const RedisCommand& command) {
   return command.kind == RedisCommand::kObject && command.request.verb == ObjectVerb::kGet;

@@ -139,7 +139,7 @@ void SealedReader::TakeHead(std::span<const std::byte> bytes) {
   MutexLock lock(mutex_);
   if (ended_) return;
   received_ += bytes.size();
-  failed_ = failed_ || !FillHead(bytes).empty();
+  if (!FillHead(bytes).empty()) failed_ = true;
 }
 
 void SealedReader::Take(std::span<const std::byte> bytes) {

@@ -87,6 +87,12 @@ TEST_F(SealTest, WhatWasClosedOpens) {
   others.TakeHead(head);
   others.Take(part);
   EXPECT_FALSE(others.is_whole()) << "others in their place";
+  std::vector<std::byte> no_magic(head.begin(), head.end());
+  no_magic[0] ^= std::byte{1};
+  SealedReader other(seal_, LoadOf(record_.identity(), layout_, 2, out));
+  other.TakeHead(no_magic);
+  other.Take(part);
+  EXPECT_FALSE(other.is_whole()) << "no head of ours";
   EXPECT_NE(Closed(record_), object) << "the same record twice under one key";
 }
 

@@ -135,14 +135,13 @@ bool Starter::ContinueSession(Task& task) {
   if (const SequenceStats held = sequence->stats(); held.tokens_approximate > 0) {
     if (held.approximate_error > task.request().approximate_error_max) return false;
   }
-  const auto let_go = [&] {
-    state_.endings.Take(std::move(sequence));
-    return false;
-  };
   const uint64_t at_most = task.text().tokens_at_most();
   const uint64_t tokens = task.starts_whole() ? at_most : task.text().goal();
   const bool streams = sequence->streamed() != nullptr;
-  if ((!streams && !MayFit(state_.cache, at_most)) || !sequence->Reserve(tokens)) return let_go();
+  if ((!streams && !MayFit(state_.cache, at_most)) || !sequence->Reserve(tokens)) {
+    state_.endings.Take(std::move(sequence));
+    return false;
+  }
   if (streams) task.Spill(state_.clock.NowMicros());
   const uint64_t computes = task.text().tokens().size() - sequence->length();
   state_.tasks.Start(task, std::move(sequence),

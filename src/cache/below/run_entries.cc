@@ -25,18 +25,14 @@ RunEntry::RunEntry(const RecordChain& chain, uint64_t first) : cache_(chain.cach
   }
 }
 
-void RunEntry::Write(const std::shared_ptr<const RunEntry>& entry, transfer::Ends& ends) {
-  constexpr uint32_t kTries = 8;  // while the store can take no more just now
-  WriteAt(entry, 0, kTries, ends);
-}
-
 void RunEntry::WriteAfter(tier::StoreOutcome end, const std::shared_ptr<const RunEntry>& entry,
                           transfer::Ends& ends) {
+  constexpr uint32_t kTries = 8;  // while the store can take no more just now
   const transfer::Transfers& transfers = *entry->cache_.transfers();
   const bool writes = end == tier::StoreOutcome::kOk ||
                       (end == tier::StoreOutcome::kPresent &&
                        transfers.PresenceOf(entry->names_.front().key) == tier::Presence::kAbsent);
-  if (writes) Write(entry, ends);
+  if (writes) WriteAt(entry, 0, kTries, ends);
 }
 
 void RunEntry::WriteAt(const std::shared_ptr<const RunEntry>& entry, size_t number, uint32_t tries,

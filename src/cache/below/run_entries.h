@@ -24,14 +24,12 @@ class RunEntry {
   RunEntry(const RunEntry&) = delete;
   RunEntry& operator=(const RunEntry&) = delete;
 
-  /// Writes it under the key of the first of its blocks that has no entry yet. So runs that begin
-  /// alike form a tree: each is found at a block that it shares with no run before it, or at its
-  /// first. What the store does not take, or there is no memory for, is left out: prompts find less
-  /// then.
+  /// Once the write of its run has ended: writes it where the store has the run, under the key of
+  /// the first of its blocks that has no entry yet. So runs that begin alike form a tree: each is
+  /// found at a block that it shares with no run before it, or at its first. A run that the store
+  /// had before gets one only if its first block has none. What the store does not take, or there
+  /// is no memory for, is left out: prompts find less then.
   /// Threads: that of `ends`
-  static void Write(const std::shared_ptr<const RunEntry>& entry, transfer::Ends& ends);
-  /// The same where the store has a run, as it ended: one that it had before may have lost its
-  /// entry.
   static void WriteAfter(tier::StoreOutcome end, const std::shared_ptr<const RunEntry>& entry,
                          transfer::Ends& ends);
 

@@ -99,9 +99,9 @@ bool StreamRewrites::GiveRun() {
 }
 
 // Without memory for it the run has none.
-void StreamRewrites::WriteEntry() {
+void StreamRewrites::WriteEntry(StoreOutcome end_of_run) {
   try {
-    RunEntry::Write(std::make_shared<RunEntry>(chain_, next_), ends_);
+    RunEntry::WriteAfter(end_of_run, std::make_shared<RunEntry>(chain_, next_), ends_);
   } catch (const std::bad_alloc&) {
     return;
   }
@@ -113,7 +113,7 @@ void StreamRewrites::OnWritten(StoreOutcome outcome) {
     doing_ = Doing::kReading;  // its bytes are there still
     return;
   }
-  if (outcome == StoreOutcome::kOk) WriteEntry();
+  WriteEntry(outcome);
   next_ = is_there ? next_ + chain_.cache().shapes().run_blocks() : chain_.blocks();
   doing_ = Doing::kNothing;
 }

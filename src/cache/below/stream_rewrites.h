@@ -38,7 +38,7 @@ class StreamRewrites final : private transfer::Worker {
   bool HasWaiting() override { return false; }  // no flush waits for it
   void ReadNext() QUIRE_REQUIRES(turn_mutex_);
   bool GiveRun() QUIRE_REQUIRES(turn_mutex_);
-  void WriteEntry() QUIRE_REQUIRES(turn_mutex_);
+  void WriteEntry(tier::StoreOutcome end_of_run) QUIRE_REQUIRES(turn_mutex_);
   void OnWritten(tier::StoreOutcome outcome) QUIRE_REQUIRES(turn_mutex_);
 
   const RecordChain chain_;
