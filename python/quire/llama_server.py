@@ -261,6 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m quire.llama_server", description=__doc__)
     parser.add_argument("--store", required=True, help="a directory, or unix:PATH")
     parser.add_argument("--cap-bytes", type=int, default=8 << 30, help="of a directory's files")
+    parser.add_argument("--keys", help="a file of 32 bytes that encrypts a directory")
+    parser.add_argument("--keys-command", default="", help="a command that wraps and unwraps its keys")
     parser.add_argument("--block-tokens", type=int, default=32)
     parser.add_argument("--listen", default="127.0.0.1:8080", help="HOST:PORT")
     parser.add_argument("--scratch", help="a folder for the files that slots pass through; memory "
@@ -278,7 +280,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             model = _model_of(options.command)
             stamps = _stamps(model)
             store = stack.enter_context(BlockStore(options.store, cap_bytes=options.cap_bytes,
-                                                   accepts_puts=True))
+                                                   accepts_puts=True, keys=options.keys,
+                                                   keys_command=options.keys_command))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(
                 prefix="quire-slots-", dir=scratch)))
         except (Error, OSError) as error:

@@ -33,7 +33,8 @@ class QuireStore:
     def __init__(self, directory: str, *, namespace: str, cap_bytes: int = 8 << 30,
                  block_bytes_max: int = 0, commit_interval_s: float = 0.02,
                  scrub_bytes_per_s: int = 8 << 20, memory_bytes: int = 256 << 20,
-                 accepts_puts: bool = True) -> None:
+                 accepts_puts: bool = True, keys: str | None = None,
+                 keys_command: str = "") -> None:
         """Opens the store in a directory, or makes one.
 
         namespace: everything that decides the bytes of a block besides LMCache's key (model name,
@@ -47,7 +48,8 @@ class QuireStore:
         self._store = BlockStore(directory, cap_bytes=cap_bytes, block_bytes_max=block_bytes_max,
                                  commit_interval_s=commit_interval_s,
                                  scrub_bytes_per_s=scrub_bytes_per_s, memory_bytes=memory_bytes,
-                                 accepts_puts=accepts_puts, namespace=namespace)
+                                 accepts_puts=accepts_puts, namespace=namespace, keys=keys,
+                                 keys_command=keys_command)
         self._ends: dict[int, _End] = {}  # of batches under way
         self._lock = threading.Lock()  # a batch is not drained before its end is known
 

@@ -31,6 +31,7 @@ __all__ = ["BlockStore", "DeadlineError", "Outcome", "Result", "StoreError"]
 StoreError = Error  # the former name of what calls of a store raise
 
 FOREVER = 2**64 - 1
+ENCRYPTION = ("keys", "keys_command")  # of BlockStore, as options of engines may name them
 
 Key = str | bytes | bytearray | memoryview
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -67,3 +69,26 @@ def cache():
 @pytest.fixture
 def identity():
     return quire.Identity(digest("weights"), position_encoding="rope:theta=10000")
+
+
+def longest_stall(call):
+    """Of another thread while a call runs, as a share of the call's time."""
+    longest, done = [0.0], threading.Event()
+
+    def count():
+        before = time.monotonic()
+        while not done.is_set():
+            time.sleep(0.0002)
+            now = time.monotonic()
+            longest[0] = max(longest[0], now - before)
+            before = now
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    time.sleep(0.01)
+    start = time.monotonic()
+    call()
+    seconds = time.monotonic() - start
+    done.set()
+    counter.join()
+    return longest[0] / seconds

@@ -104,7 +104,7 @@ def test_memory_alone_is_a_store_too():
 
 
 def test_ctrl_c_is_heard_while_a_store_is_flushed(tmp_path):
-    """The signal comes early in a flush of many bytes, as long as one that was not interrupted."""
+    """The signal comes early in a flush of many bytes, and is heard before all of them are durable."""
     with (quire.DiskStore(tmp_path / "store", cap_bytes=1 << 30, commit_interval_s=600) as store,
           quire.Cache(layers=2, kv_heads=8, head_dim=128, codec="f32",
                       hot_bytes=160 << 20, store=store) as cache):
@@ -126,17 +126,15 @@ def test_ctrl_c_is_heard_while_a_store_is_flushed(tmp_path):
         for attempt in range(1, 10):
             publish(attempt)
             timer = threading.Timer(whole_s / 8, signal.pthread_kill, (thread, signal.SIGINT))
-            begin, heard_s = time.monotonic(), None
             with pytest.raises(KeyboardInterrupt):
                 timer.start()
                 store.flush()
-                heard_s = 0  # it was faster this time
-                timer.join()
-                time.sleep(10)
-            if heard_s is None:
-                heard_s = time.monotonic() - begin
+                timer.join()  # it was faster this time
+                time.sleep(60)
+            if store.stats()["records"] < 256 * (attempt + 1):
                 break
-        assert 0 < heard_s < max(whole_s / 2, 0.1), whole_s
+        else:
+            pytest.fail("it was heard when all was durable, each time")
         written = store.stats()["records_written"]
         store.flush()  # what was interrupted goes on
         assert store.stats()["records_written"] >= written

@@ -138,7 +138,8 @@ def test_an_answer_that_is_cancelled_leaves_its_session_as_it_was(engine):
     assert engine.sequences()[0]["text_tokens"] == text_tokens + 1
     # From another thread, while one waits.
     answer = session.turn("Once", max_tokens=2000, stop=False)
-    thread = threading.Timer(0.05, answer.cancel)
+    next(answer)
+    thread = threading.Thread(target=answer.cancel)
     thread.start()
     assert answer.read().finish == "cancelled"
     thread.join()

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+import quire
 from quire.lmcache import QuireStore
 
 
@@ -63,6 +64,16 @@ def test_a_batch_of_which_a_part_cannot_be_stored_failed(connector):
         (number, False, "1 of 2 blocks were not stored: too_large", None)]
     connector.submit_batch_exists(["key", "long"])
     assert drained(connector)[0][3] == [True, False]
+
+
+def test_a_directory_may_be_encrypted(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_bytes(bytes(range(32)))
+    keys.chmod(0o600)
+    QuireStore(str(tmp_path / "store"), namespace="weights", keys=str(keys)).close()
+    with pytest.raises(quire.InvalidArgumentError, match="it is encrypted"):
+        QuireStore(str(tmp_path / "store"), namespace="weights")
+    QuireStore(str(tmp_path / "store"), namespace="weights", keys=str(keys)).close()
 
 
 def test_blocks_are_there_after_a_restart_in_their_namespace_only(tmp_path):

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import DIM, KV_HEADS, LAYERS, QUERY_HEADS, compute, digest, make_cache, rows
+from conftest import DIM, KV_HEADS, LAYERS, QUERY_HEADS, compute, digest, longest_stall, make_cache, rows
 
 import quire
 import quire.store
@@ -332,28 +332,6 @@ def test_gather_lets_other_threads_run(identity):
     for layer in range(LAYERS):
         sequence.append(layer, some, some)
     sequence.commit(tokens)
-
-    def longest_stall(call):
-        """Of another thread while a call runs, as a share of the call's time."""
-        longest, done = [0.0], threading.Event()
-
-        def count():
-            before = time.monotonic()
-            while not done.is_set():
-                time.sleep(0.0002)
-                now = time.monotonic()
-                longest[0] = max(longest[0], now - before)
-                before = now
-
-        counter = threading.Thread(target=count)
-        counter.start()
-        time.sleep(0.01)
-        start = time.monotonic()
-        call()
-        seconds = time.monotonic() - start
-        done.set()
-        counter.join()
-        return longest[0] / seconds
 
     def padded():
         return quire.gather_padded([sequence] * 12, 0, "key", len(tokens))

@@ -1,4 +1,6 @@
 // The public class: which kind of store it is.
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "store/impl.h"
@@ -24,6 +26,12 @@ std::string_view BlockOutcomeName(BlockOutcome outcome) {
 Result<std::unique_ptr<BlockStore>> BlockStore::Open(const BlockStoreOptions& options) {
   constexpr std::string_view kSocket = "unix:";
   const bool is_socket = options.directory.starts_with(kSocket);
+  if (is_socket && !options.keys.empty()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("store: keys are given beside {}: the process that serves it has them "
+                            "(`quire store serve DIR --keys FILE`)",
+                            options.directory));
+  }
   QUIRE_ASSIGN(auto impl, is_socket ? store::Connect(options.directory.substr(kSocket.size()))
                                     : store::OpenDirectory(options));
   return std::unique_ptr<BlockStore>(new BlockStore(std::move(impl)));

@@ -118,6 +118,13 @@ TEST(EncryptedBlocks, OfEveryLengthComeBackAndSayNothingOnTheDisk) {
   EXPECT_THAT(plain.error().message, HasSubstr("it is encrypted: give the key"));
 }
 
+TEST(EncryptedBlocks, TheKeysOfAServedStoreAreItsOwners) {
+  const auto opened = BlockStore::Open({.directory = "unix:/nowhere", .keys = TestKey(7)});
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(opened.error().message, HasSubstr("the process that serves it has them"));
+}
+
 TEST(EncryptedBlocks, AKillInTheMiddleOfAnErasureLeavesAllOrNothing) {
   const TestDirectory directory;
   const BlockStoreOptions options = Encrypted(directory);

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,17 @@ def run(*arguments) -> Run:
         parsed = json.loads(stdout)  # one object and nothing else: a stray log line fails here
         assert isinstance(parsed, dict), stdout
     return Run(command, done.returncode, parsed, stdout, stderr)
+
+
+def wait_records(store: Path, count: int = 1):
+    """Returns when a store, which may be in use, has so many durable records."""
+    end = time.monotonic() + TIMEOUT_S
+    while True:
+        said = run("store", "stat", store, "--read-only", "--json")
+        if said.exit_code == 0 and said.json["records"] >= count:
+            return
+        assert time.monotonic() < end, said.describe()
+        time.sleep(0.05)
 
 
 def flags(options: dict) -> list:

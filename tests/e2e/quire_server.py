@@ -33,25 +33,20 @@ class Server:
         return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True)
                 if line.endswith("\n")]
 
-    def wait_for_lines(self, count, seconds=20):
-        """The log, once it has so many lines: a line is written after the answer."""
-        end = time.monotonic() + seconds
+    def wait_for_lines(self, count, after=0, **fields):
+        """The log's lines that have these fields, from the one numbered `after` on, once there are so many: a line is
+        written after the answer, so lines of earlier requests may come later too."""
+        end = time.monotonic() + 60
         while time.monotonic() < end:
-            lines = self.lines()
+            lines = [line for line in self.lines()[after:] if fields.items() <= line.items()]
             if len(lines) >= count:
                 return lines
             time.sleep(0.01)
-        raise AssertionError(f"{len(self.lines())} lines, not {count}: {self.log.read_text()}")
+        raise AssertionError(f"{len(lines)} lines of {fields}, not {count}: {self.log.read_text()[-20000:]}")
 
-    def line_of(self, request_id, seconds=20):
+    def line_of(self, request_id):
         """The log's line of one request."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for line in self.lines():
-                if line["request_id"] == request_id:
-                    return line
-            time.sleep(0.005)
-        raise AssertionError(f"no line of {request_id}: {self.log.read_text()[-2000:]}")
+        return self.wait_for_lines(1, request_id=request_id)[0]
 
     def ask(self, path, body=None, key=None, method=None, headers=None, url=None, timeout=60):
         """(status, object): a JSON answer, whatever its status. Text where it is no JSON."""
@@ -81,7 +76,7 @@ class Server:
     def engine(self):
         return self.ask("/v1/cache", url=self.operator_url)[1]["engine"]
 
-    def wait_idle(self, seconds=20):
+    def wait_idle(self, seconds=60):
         """Until nothing is under way and no sequence holds a block."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -209,22 +209,25 @@ def test_the_router_with_the_client_of_openai(tmp_path):
             usage = client.completions.create(model=MODEL, prompt=text, max_tokens=4, temperature=0).usage
             return usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens
 
+        def wait_until_heard():
+            for behind_one, server in zip(behind, servers):
+                server.wait_idle()
+                wait_until_equal(behind_one.index, server)
+
         for text in texts:
             found(text)
-        for behind_one, server in zip(behind, servers):
-            server.wait_idle()
-            wait_until_equal(behind_one.index, server)
+        wait_until_heard()
         for text in texts:  # each is where it was
             tokens, cached = found(text)
             assert cached == (tokens - 1) // BLOCK * BLOCK
         # Chats too, and streams as they come.
         messages = [{"role": "user", "content": TEXT}]
         client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4)
-        time.sleep(0.5)
+        wait_until_heard()
         pieces = list(client.chat.completions.create(model=MODEL, messages=messages, max_tokens=400, stream=True,
                                                      stream_options={"include_usage": True},
                                                      extra_body={"ignore_eos": True}))
-        assert len(pieces) > 3  # not whole at its end
+        assert len(pieces) > 2  # not whole at its end, where the usage is one more
         assert pieces[-1].usage.prompt_tokens_details.cached_tokens > 0
         with pytest.raises(openai.BadRequestError):
             client.completions.create(model=MODEL, prompt=TEXT, max_tokens=-1)

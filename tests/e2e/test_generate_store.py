@@ -169,7 +169,9 @@ def test_a_killed_prefill_goes_on_where_it_was_durable(tmp_path):
             [quire_cli.binary(), "generate", "--model", TINY, "--prompt", prompt, "--max-tokens", "2000",
              "--chunk", "16", "--threads", "1", "--store", store],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(0.8, 2.5))
+        if kill == 0:
+            quire_cli.wait_records(store)
+        time.sleep(rng.uniform(0, 1.7))
         killed.send_signal(signal.SIGKILL)
         killed.wait(timeout=60)
         again = run("--store", store, prompt=prompt)

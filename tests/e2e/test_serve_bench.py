@@ -38,7 +38,7 @@ def test_sends_each_request_when_it_is_due(server, trace):
     # 11 of 12 requests find four of their six blocks.
     assert seen["hits"]["floor"] == pytest.approx(11 * 4 / 72)
     assert seen["hits"]["value"] == pytest.approx(11 * 4 / 72)
-    lines = [line for line in server.wait_for_lines(before + 12)[before:]]
+    lines = server.wait_for_lines(12, after=before, path="/v1/completions")
     assert [line["generated_tokens"] for line in lines] == [5] * 12
     assert [line["prompt_tokens"] for line in lines] == [96] * 12
     again = rows(quire_cli.run("bench", "serve", "--url", server.url, "--trace", trace, "--rate", 0,

@@ -177,18 +177,17 @@ def test_a_client_that_closed_its_side_gets_its_answer(server, stream, version):
     else:
         text = json.loads(answer.split(b"\r\n\r\n", 1)[1])
         assert text["usage"]["completion_tokens"] == 300
-    assert server.wait_for_lines(1)[-1]
 
 
 def test_a_client_that_left_altogether_is_cancelled(server):
     before = len(server.lines())
     with server.connect() as connection:
         connection.sendall(completion(7000))
-        time.sleep(0.2)
+        while not server.ask("/v1/cache", url=server.operator_url)[1]["calls"]:
+            time.sleep(0.01)
     server.wait_idle()
-    line = next(line for line in server.wait_for_lines(before + 1)[before:]
-                if line["path"] == "/v1/completions")
-    assert line["status"] == 499 and line["generated_tokens"] < 7000, line
+    line = server.wait_for_lines(1, after=before, path="/v1/completions", status=499)[0]
+    assert line["generated_tokens"] < 7000, line
 
 
 # What a page of another site can make a browser send to a server without keys.
@@ -245,7 +244,7 @@ def test_an_error_names_nothing_of_other_tenants(keyed):
     with keyed.connect() as connection:
         body = json.dumps({"session": name, "prompt": PROMPT, "max_tokens": 6000}).encode()
         connection.sendall(request("POST", "/v1/completions", body, f"Authorization: Bearer {ALICE}"))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not keyed.ask("/v1/cache", key=ALICE)[1]["calls"]:
             assert time.monotonic() < deadline
         for path, call in ((f"/v1/sessions/{name}/fork", {}),

@@ -77,8 +77,7 @@ def test_every_streamed_answer_is_the_one_alone(tmp_path):
         assert cache["engine"]["preemptions"] + cache["cache"]["evicted_total"] > 0, "no pressure"
         # Weights, code and the connections besides the budget: no leak in what each call takes.
         assert peak < BUDGET + (400 << 20), peak
-        lines = [line for line in server.wait_for_lines(24 + len(answered))
-                 if line["path"] == "/v1/completions"]
+        lines = server.wait_for_lines(24 + len(answered), path="/v1/completions")
         assert len(lines) == 24 + len(answered)
         assert sum(line["cache"]["reused_tokens"] for line in lines) > 0
         print(f"\n{len(answered)} answers in {SECONDS} s to {CLIENTS} clients, "

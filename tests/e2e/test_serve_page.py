@@ -74,9 +74,9 @@ def test_shows_the_cache_and_what_a_prompt_reused(tmp_path):
             answer["choices"][0]["text"]
         assert "square" in page.evaluate("document.getElementById('maptext').textContent")
         # What is found now, and what a cache by recency of this size would find, in one unit.
+        page.evaluate("document.getElementById('pause').click()")
         curve = page.evaluate("document.getElementById('iftext').textContent")
         now = re.search(r"([\d.]+) % at 1 times the size", curve).group(1)
-        page.evaluate("document.getElementById('pause').click()")
         cards = page.evaluate("document.getElementById('cards').innerText")
         found = float(re.search(r"Prompt tokens found\s+([\d.]+) %", cards).group(1))
         assert abs(float(now) - found) < 1, (curve, cards)

@@ -173,12 +173,11 @@ def test_a_kill_in_a_long_prompt_costs_what_was_not_durable(tmp_path):
 
             asking = threading.Thread(target=ask)
             asking.start()
-            end = time.monotonic() + 60
             while True:
                 cache = server.ask("/v1/cache")[1]
-                if cache["store"]["records"] >= 50:
+                if cache["store"]["records"] >= 8 and cache["calls"]:
                     break
-                assert time.monotonic() < end
+                assert asking.is_alive(), "it ended before any of it was durable"
                 time.sleep(0.01)
             calls = cache["calls"]
             server.process.kill()

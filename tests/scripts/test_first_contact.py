@@ -90,9 +90,9 @@ class FirstContact(unittest.TestCase):
 
     def test_what_hangs_is_ended_and_time_is_kept(self):
         begin = time.monotonic()
-        run = self.start("--seconds", "9", HANG="1")
-        run.communicate(timeout=60)
-        self.assertLess(time.monotonic() - begin, 30)
+        run = self.start("--seconds", "20", HANG="1")
+        run.communicate(timeout=120)
+        self.assertLess(time.monotonic() - begin, 60)
         report, steps = self.report()
         self.assertTrue(report["finished"])
         self.assertEqual(steps["mma16/the instruction"]["status"], "timeout")

@@ -18,7 +18,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName
 from quire._errors import Error, InvalidArgumentError, UnsupportedError
 from quire._warnings import Warnings
 from quire._weights import identity_of, process_start_s
-from quire.store import BlockStore, Outcome, Result
+from quire.store import ENCRYPTION, BlockStore, Outcome, Result
 
 from . import _identity
 from ._pages import Pages
@@ -27,7 +27,7 @@ __all__ = ["QuireHiCacheStorage"]
 
 _log = logging.getLogger("quire.sglang")
 
-_OPTIONS = {"store", "cap_bytes"}
+_OPTIONS = {"store", "cap_bytes", *ENCRYPTION}
 _SGLANGS_OPTIONS = {"backend_name", "module_path", "class_name", "interface_v1", "allocator"}
 _PIECE_BYTES = 32 << 20  # that one call of the store reads or writes, and at least one record
 _PIECES_MAX = 4  # at once
@@ -40,7 +40,8 @@ class QuireHiCacheStorage(HiCacheStorage):  # type: ignore[misc]
     """What `--hicache-storage-backend dynamic` names. Each rank of SGLang makes one.
 
     Options, beside those of SGLang: `store`, "unix:PATH" of a store that is served, or a directory
-    where the engine has one rank; `cap_bytes` of all files of such a directory (8 GiB).
+    where the engine has one rank; of such a directory `cap_bytes` of all files (8 GiB), and `keys` (a
+    file) or `keys_command`, which encrypt it.
 
     A record is one part of a page: K or V of all layers of a rank, or MLA's latents. SGLang's
     threads read and write pages while it computes; calls return when their pages are moved.
@@ -251,10 +252,12 @@ def _open_store(options: dict[str, Any], args: Any) -> BlockStore:
     if not store:
         raise InvalidArgumentError(
             'extra config names no store: {"store": "unix:PATH"}, or a directory')
+    encryption = {each: options[each] for each in ENCRYPTION if each in options}
     if store.startswith("unix:"):
-        return BlockStore(store)
+        return BlockStore(store, **encryption)
     if args.tp_size * args.pp_size * args.dp_size > 1:
         raise InvalidArgumentError(
             f"store: {store!r} is a directory, which one process owns, but the engine has several "
             "ranks. Run `quire store serve DIR --socket PATH` and name unix:PATH")
-    return BlockStore(store, cap_bytes=options.get("cap_bytes", 8 << 30), accepts_puts=True)
+    return BlockStore(store, cap_bytes=options.get("cap_bytes", 8 << 30), accepts_puts=True,
+                      **encryption)

@@ -13,11 +13,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from quire._errors import InvalidArgumentError
-from quire.store import BlockStore
+from quire.store import ENCRYPTION, BlockStore
 
 log = logging.getLogger("quire.vllm")
 
-_OPTIONS = {"store", "cap_bytes"}
+_OPTIONS = {"store", "cap_bytes", *ENCRYPTION}
 
 
 class Transfer(NamedTuple):
@@ -72,8 +72,9 @@ def open_store(vllm_config: Any) -> BlockStore:
         raise InvalidArgumentError(
             'kv_load_failure_policy must be "recompute": a damaged block would end its request')
     name = os.fspath(options["store"])
+    encryption = {each: options[each] for each in ENCRYPTION if each in options}
     if name.startswith("unix:"):
-        return BlockStore(name)
+        return BlockStore(name, **encryption)
     if vllm_config.parallel_config.distributed_executor_backend != "uni":
         raise InvalidArgumentError(
             f"store: {name!r} is a directory, which one process owns, but the scheduler and the "
@@ -82,7 +83,7 @@ def open_store(vllm_config: Any) -> BlockStore:
     store = _opened.get(path)
     if store is None:
         store = _opened[path] = BlockStore(path, cap_bytes=options.get("cap_bytes", 8 << 30),
-                                           accepts_puts=True)
+                                           accepts_puts=True, **encryption)
     return store
 
 

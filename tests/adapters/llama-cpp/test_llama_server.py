@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+import quire
+from quire.store import BlockStore
+
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
@@ -228,6 +231,17 @@ def test_a_command_that_is_not_there_is_named(model, tmp_path):
                          timeout=HANG_S)
     assert run.returncode == 2
     assert "nowhere" in run.stderr
+
+
+def test_a_directory_may_be_encrypted(model, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_bytes(bytes(range(32)))
+    keys.chmod(0o600)
+    subprocess.run([sys.executable, "-m", "quire.llama_server", "--store", tmp_path / "store", "--keys", keys,
+                    "--", tmp_path / "nowhere", "-m", model], timeout=HANG_S, check=False)
+    with pytest.raises(quire.InvalidArgumentError, match="it is encrypted"):
+        BlockStore(tmp_path / "store")
+    BlockStore(tmp_path / "store", keys=keys).close()
 
 
 def test_files_of_slots_that_are_not_known_are_refused():

@@ -221,3 +221,18 @@ def test_a_store_that_cannot_be_used_is_refused_by_name(options, ranks, what):
         _open_store(options, args)
     with pytest.raises(quire.NotFoundError):
         _open_store({"store": "unix:/nowhere", "interface_v1": 1}, args)
+
+
+def test_a_directory_may_be_encrypted(tmp_path):
+    from quire.sglang import _open_store
+    keys = tmp_path / "keys"
+    keys.write_bytes(bytes(range(32)))
+    keys.chmod(0o600)
+    args = SimpleNamespace(tp_size=1, pp_size=1, dp_size=1)
+    options = {"store": str(tmp_path / "store"), "keys": str(keys)}
+    _open_store(options, args).close()
+    with pytest.raises(quire.InvalidArgumentError, match="it is encrypted"):
+        BlockStore(tmp_path / "store")
+    _open_store(options, args).close()
+    with pytest.raises(quire.InvalidArgumentError, match="the process that serves it has them"):
+        _open_store(options | {"store": "unix:/nowhere"}, args)

@@ -153,6 +153,22 @@ def test_one_process_shares_a_directory(tmp_path):
         pass  # it was closed with its last user
 
 
+def test_a_directory_may_be_encrypted(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_bytes(bytes(range(32)))
+    keys.chmod(0o600)
+    options = {"store": str(tmp_path / "store"), "keys": str(keys)}
+    store = open_store(config(kv_connector_extra_config=options))
+    store.put("key", b"some bytes")
+    store.close()
+    with pytest.raises(quire.InvalidArgumentError, match="it is encrypted"):
+        BlockStore(tmp_path / "store")
+    with BlockStore(tmp_path / "store", keys=keys) as again:
+        assert again.get("key") == b"some bytes"
+    with pytest.raises(quire.InvalidArgumentError, match="the process that serves it has them"):
+        open_store(config(kv_connector_extra_config=options | {"store": "unix:/nowhere"}))
+
+
 def test_requests_that_tokens_do_not_name_are_left_alone():
     scheduler = Scheduler(config(), caches(FULL), None)
     plain = {"lora_request": None, "mm_features": [], "resumable": False, "prompt_embeds": None,
