@@ -287,7 +287,7 @@ def test_engines_of_two_machines_share_a_remote(tmp_path):
     with remote_servers.redis(tmp_path / "redis") as server:
         for store in (None, tmp_path / "second"):
             with Engine(MODEL, store=store, hot_bytes=64 << 20, threads=2, load="always", fleet_key=key,
-                        remote=f"redis://127.0.0.1:{server.port}/shared", remote_writes_all=True) as engine:
+                        remote=f"redis://127.0.0.1:{server.port}/shared?timeout=60", remote_writes_all=True) as engine:
                 with engine.ask(TEXT, max_tokens=8, stop=False) as answer:
                     answers.append((answer.read(), answer.tokens))
     (first, tokens), (second, again) = answers

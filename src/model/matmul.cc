@@ -233,17 +233,20 @@ TileStep After(TileStep step, uint32_t count) {
   return step;
 }
 
-// All of `panels` panels, as many at a time as the registers hold.
+// All of `panels` panels, as many at a time as the registers hold. Where they are so many, nothing
+// is copied: a step that was just filled in field by field is slow to copy.
 template <Weight kWeight, uint32_t kRows>
-void MultiplyPanels(TileStep step, uint32_t panels) {
+void MultiplyPanels(const TileStep& step, uint32_t panels) {
   constexpr uint32_t kPanels = TilePanels(kRows);
+  if (panels == kPanels) return MultiplyTile<kWeight, kRows, kPanels>(step);
+  TileStep rest = step;
   for (; panels >= kPanels; panels -= kPanels) {
-    MultiplyTile<kWeight, kRows, kPanels>(step);
-    step = After(step, kPanels);
+    MultiplyTile<kWeight, kRows, kPanels>(rest);
+    rest = After(rest, kPanels);
   }
   for (; panels > 0; --panels) {
-    MultiplyTile<kWeight, kRows, 1>(step);
-    step = After(step, 1);
+    MultiplyTile<kWeight, kRows, 1>(rest);
+    rest = After(rest, 1);
   }
 }
 
@@ -286,46 +289,74 @@ void MultiplyStreaming(const MatmulJob& job, const ItemRange& range) {
   }
 }
 
+// The bytes of a step of k of a few panels. Tiles fetch a share each, so that what is widened next
+// is in the cache by then.
+struct FetchedStep {
+  const std::byte* w = nullptr;  // of the first panel
+  uint64_t panel_bytes = 0;      // from one panel to the next
+  uint64_t step_bytes = 0;       // of each
+  uint32_t panels = 0;
+
+  HWY_INLINE void FetchShare(uint32_t share, uint32_t shares) const {
+    const uint64_t share_bytes = RoundUp(DivUp(step_bytes, uint64_t{shares}), uint64_t{kLineBytes});
+    const uint64_t end = std::min(step_bytes, (share + 1) * share_bytes);
+    for (uint32_t panel = 0; panel < panels; ++panel) {
+      for (uint64_t at = share * share_bytes; at < end; at += kLineBytes) {
+        hwy::Prefetch(w + panel * panel_bytes + at);
+      }
+    }
+  }
+};
+
 template <Weight kWeight>
 void MultiplyBlocked(const MatmulJob& job, const ItemRange& range) {
   constexpr uint32_t kPanels = TilePanels(kTileRows);
   constexpr size_t kWidenedPanel = size_t{kWidenedDepth} * kPanelColumns;
   constexpr bool kWidens = WeightBytes(kWeight) < sizeof(float);
   constexpr Weight kStep = kWidens ? Weight::kF32 : kWeight;
+  constexpr uint64_t kRowBytes = kPanelColumns * WeightBytes(kWeight);
   HWY_ALIGN float widened[kPanels * kWidenedPanel];
   const uint64_t panel_bytes = PanelBytes(job.w);
+  const auto step_at = [&](uint32_t k, uint32_t panel) {
+    return FetchedStep{.w = job.w.panels + panel * panel_bytes + k * kRowBytes,
+                       .panel_bytes = panel_bytes,
+                       .step_bytes = std::min(kWidenedDepth, job.depth - k) * kRowBytes,
+                       .panels = std::min(kPanels, range.panel_end - panel)};
+  };
   for (uint32_t k = 0; k < job.depth; k += kWidenedDepth) {
     const uint32_t depth = std::min(kWidenedDepth, job.depth - k);
     for (uint32_t panel = range.panel_begin; panel < range.panel_end; panel += kPanels) {
-      const uint32_t panels = std::min(kPanels, range.panel_end - panel);
-      const std::byte* w =
-          job.w.panels + panel * panel_bytes + k * kPanelColumns * WeightBytes(kWeight);
-      uint64_t step_bytes = panel_bytes;
-      if constexpr (kWidens) {
-        for (uint32_t i = 0; i < panels; ++i) {
-          Widen<kWeight>(w + i * panel_bytes, depth, widened + i * kWidenedPanel);
-        }
-        w = reinterpret_cast<const std::byte*>(widened);
-        step_bytes = kWidenedPanel * sizeof(float);
+      const FetchedStep now = step_at(k, panel);
+      FetchedStep next;
+      if (panel + kPanels < range.panel_end) {
+        next = step_at(k, panel + kPanels);
+      } else if (k + depth < job.depth) {
+        next = step_at(k + depth, range.panel_begin);
       }
-      const uint32_t column = panel * kPanelColumns;
+      TileStep step = {.x_step = job.shape.tile_rows,
+                       .depth = depth,
+                       .w = now.w,
+                       .panel_bytes = panel_bytes,
+                       .column = panel * kPanelColumns,
+                       .columns = job.w.n - panel * kPanelColumns,
+                       .first = k == 0,
+                       .last = k + depth == job.depth,
+                       .round = job.round};
+      if constexpr (kWidens) {
+        for (uint32_t i = 0; i < now.panels; ++i) {
+          Widen<kWeight>(now.w + i * panel_bytes, depth, widened + i * kWidenedPanel);
+        }
+        step.w = reinterpret_cast<const std::byte*>(widened);
+        step.panel_bytes = kWidenedPanel * sizeof(float);
+      }
       for (uint32_t tile = range.tile_begin; tile < range.tile_end; ++tile) {
+        next.FetchShare(tile - range.tile_begin, range.tile_end - range.tile_begin);
         const uint32_t row = tile * job.shape.tile_rows;
-        const uint32_t rows =
-            std::min(job.shape.tile_rows, static_cast<uint32_t>(job.y.size()) - row);
+        step.x = job.tiles + uint64_t{row} * job.depth + uint64_t{k} * job.shape.tile_rows;
+        step.y = job.y.data() + row;
         MultiplyRows<kStep>(
-            {.x = job.tiles + uint64_t{row} * job.depth + uint64_t{k} * job.shape.tile_rows,
-             .x_step = job.shape.tile_rows,
-             .depth = depth,
-             .w = w,
-             .panel_bytes = step_bytes,
-             .y = job.y.data() + row,
-             .column = column,
-             .columns = job.w.n - column,
-             .first = k == 0,
-             .last = k + depth == job.depth,
-             .round = job.round},
-            rows, panels);
+            step, std::min(job.shape.tile_rows, static_cast<uint32_t>(job.y.size()) - row),
+            now.panels);
       }
     }
   }

@@ -111,13 +111,14 @@ std::vector<Error> ErrorsOf(uint32_t size, const Schedule& schedule,
                             const GroupOptions& options = {}) {
   Mutex mutex{LockRank::kLeaf};
   std::vector<Error> errors(size, Error{ErrorCode::kCancelled, "ended well"});
-  RunRanks(size, schedule,
-           [&](Group& group) {
-             auto done = run(group);
-             MutexLock lock(mutex);
-             if (!done) errors[group.rank()] = std::move(done).error();
-           },
-           options);
+  RunRanks(
+      size, schedule,
+      [&](Group& group) {
+        auto done = run(group);
+        MutexLock lock(mutex);
+        if (!done) errors[group.rank()] = std::move(done).error();
+      },
+      options);
   return errors;
 }
 
@@ -176,17 +177,16 @@ TEST(Group, RanksAtDifferentCallsAreAnError) {
 }
 
 TEST(Group, SaysTheSameAfterItsFirstFailure) {
-  const auto errors = ErrorsOf(
-      2, {},
-      [](Group& group) -> Result<void> {
-        if (group.rank() == 1) return {};  // it leaves
-        const auto first = group.Barrier();
-        const auto second = group.Broadcast(0, {});
-        EXPECT_FALSE(first || second);
-        EXPECT_EQ(first.error().message, second.error().message);
-        return first;
-      },
-      {.deadline_us = 150'000});
+  const auto errors = ErrorsOf(2, {},
+                               [](Group& group) -> Result<void> {
+                                 if (group.rank() == 1) return {};  // it leaves
+                                 const auto first = group.Barrier();
+                                 const auto second = group.Broadcast(0, {});
+                                 EXPECT_FALSE(first || second);
+                                 EXPECT_EQ(first.error().message, second.error().message);
+                                 return first;
+                               },
+                               {.deadline_us = 150'000});
   EXPECT_NE(errors[0].message.find("rank 1 was not heard for 150 ms"), std::string::npos)
       << errors[0].message;
 }

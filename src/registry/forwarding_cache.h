@@ -1,16 +1,18 @@
-// A cache that passes everything on to another one.
+// Caches and sequences that pass everything on to another one.
 #ifndef QUIRE_REGISTRY_FORWARDING_CACHE_H_
 #define QUIRE_REGISTRY_FORWARDING_CACHE_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "quire/cache.h"
+#include "quire/sequence.h"
 
 namespace quire::registry {
 
@@ -31,6 +33,48 @@ class WrappedOpening final : public Opening {
  private:
   const std::unique_ptr<Opening> inner_;
   const Wrap wrap_;
+};
+
+/// A base for sequences that differ from another one in a few calls.
+///
+/// Lifetime: `inner` must outlive all but its destructor
+class ForwardingSequence : public Sequence {
+ public:
+  explicit ForwardingSequence(Sequence& inner) : inner_(inner) {}
+
+  SequenceId id() const override { return inner_.id(); }
+  uint64_t length() const override { return inner_.length(); }
+  uint64_t cursor(uint32_t layer) const override { return inner_.cursor(layer); }
+  SequenceStats stats() const override { return inner_.stats(); }
+  Result<void> Reserve(uint64_t tokens) override { return inner_.Reserve(tokens); }
+  Result<void> Append(uint32_t layer, const LayerRows& rows) override {
+    return inner_.Append(layer, rows);
+  }
+  Result<void> Commit(std::span<const TokenId> tokens) override { return inner_.Commit(tokens); }
+  Result<void> Rollback(uint64_t position) override { return inner_.Rollback(position); }
+  uint64_t dropped_tokens() const override { return inner_.dropped_tokens(); }
+  Result<void> Retain(const Retention& retention) override { return inner_.Retain(retention); }
+  void Reset() override { inner_.Reset(); }
+  bool MayEnd(uint64_t wait_us) override { return inner_.MayEnd(wait_us); }
+  Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
+                      std::span<float> out) const override {
+    return inner_.Gather(layer, role, begin, end, out);
+  }
+  Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override {
+    return inner_.Padded(layer, role, tokens_max);
+  }
+  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
+    return inner_.View(layer, role, range);
+  }
+  LayerStreams Streams(uint32_t layer) const override { return inner_.Streams(layer); }
+  LayerBlocks Blocks(uint32_t layer) const override { return inner_.Blocks(layer); }
+  StreamedContext* streamed() override { return inner_.streamed(); }
+
+ protected:
+  Sequence& inner() const { return inner_; }
+
+ private:
+  Sequence& inner_;
 };
 
 /// A base for caches that differ from another one in a few calls.

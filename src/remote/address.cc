@@ -70,10 +70,23 @@ Result<void> TakePrefix(std::string_view text, RemoteAddress& address) {
   return {};
 }
 
+Result<void> TakeTimeout(std::string_view text, RemoteAddress& address) {
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc() || end != text.data() + text.size() || !(seconds >= 0.1) ||
+      seconds > 600) {
+    return Bad(fmt::format("timeout: '{}' is no number of seconds from 0.1 to 600", text));
+  }
+  address.request_us = static_cast<uint64_t>(seconds * 1e6);
+  return {};
+}
+
 Result<void> TakeOption(std::string_view name, std::string_view value, RemoteAddress& address) {
   const bool is_s3 = address.kind == RemoteKind::kS3;
   if (name == "ca") {
     address.ca_file = value;
+  } else if (name == "timeout") {
+    return TakeTimeout(value, address);
   } else if (is_s3 && name == "region" && AreAll(value, "-")) {
     address.region = value;
   } else if (is_s3 && name == "style" && (value == "path" || value == "virtual")) {

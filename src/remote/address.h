@@ -23,8 +23,9 @@ enum class RemoteKind : uint8_t { kRedis = 1, kS3 = 2 };
 struct RemoteAddress {
   RemoteKind kind = RemoteKind::kRedis;
   bool tls = false;
-  std::string prefix{};   // of all names; no slash at its ends
-  std::string ca_file{};  // of TLS; empty: the system's
+  std::string prefix{};     // of all names; no slash at its ends
+  std::string ca_file{};    // of TLS; empty: the system's
+  uint64_t request_us = 0;  // that a read or write may take with its retries; 0: as usual
   // Redis.
   std::vector<HostAndPort> hosts{};  // at least one
   std::string user{};                // empty: the default one
@@ -35,8 +36,8 @@ struct RemoteAddress {
   bool path_style = false;  // the bucket is in the path, not in the host
 };
 
-/// redis://[user@]host[:port][,host[:port]...][/prefix][?ca=FILE], rediss:// with TLS;
-/// s3://bucket[/prefix][?endpoint=URL&region=R&style=path|virtual&ca=FILE].
+/// redis://[user@]host[:port][,host[:port]...][/prefix][?timeout=SECONDS&ca=FILE], rediss:// with
+/// TLS; s3://bucket[/prefix][?endpoint=URL&region=R&style=path|virtual&timeout=SECONDS&ca=FILE].
 ///
 /// Errors: kInvalidArgument what is wrong with it; a password in it is refused
 Result<RemoteAddress> ParseRemote(std::string_view text);

@@ -21,6 +21,9 @@ TEST(RemoteAddress, OfRedis) {
                                                   {.host = "::1", .port = 2},
                                                   {.host = "c", .port = 6379}}));
   EXPECT_EQ(all->prefix, "team/prod");
+  EXPECT_EQ(all->request_us, 0u);
+  EXPECT_EQ(ParseRemote("redis://a?timeout=2.5&ca=f")->request_us, 2'500'000u);
+  EXPECT_EQ(ParseRemote("s3://bucket?timeout=600")->request_us, 600'000'000u);
   EXPECT_EQ(all->ca_file, "/etc/ca.pem");
   EXPECT_EQ(Describe(*one), "redis://cache-1:6379");
 }
@@ -56,6 +59,11 @@ TEST(RemoteAddress, WhatIsNoneIsRefusedWithoutItsSecrets) {
                           "redis://a/p q",
                           "redis://a?region=x",
                           "redis://a?what=1",
+                          "redis://a?timeout=",
+                          "redis://a?timeout=0",
+                          "redis://a?timeout=nan",
+                          "redis://a?timeout=601",
+                          "redis://a?timeout=5s",
                           "s3://",
                           "s3://ab",
                           "s3://bu cket",

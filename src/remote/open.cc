@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -55,8 +56,9 @@ Result<OpenedRemote> OpenRemote(const RemoteRequest& request, const Clock& clock
   QUIRE_ASSIGN(auto objects, OpenObjects(address));
   RemoteOptions options{.seed = RandomSeed()};
   if (address.kind == RemoteKind::kS3) options.request_us = kS3RequestUs;
+  if (address.request_us != 0) options.request_us = address.request_us;
   opened.records = std::make_unique<RemoteRecords>(std::move(objects), key, options, clock);
-  if (!opened.records->Await(kFirstAnswerUs)) {
+  if (!opened.records->Await(std::max(kFirstAnswerUs, address.request_us))) {
     LogWarn("remote {}: it does not answer; it is asked again later", Describe(address));
   }
   return opened;

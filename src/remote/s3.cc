@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kUnderWayMax = 32;
 constexpr long kConnectMs = 1500;
-constexpr long kRequestMs = 10'000;
+constexpr long kRequestMs = 10'000;        // at least
 constexpr long kSentBytes = 512 << 10;     // at once
 constexpr long kReceivedBytes = 64 << 10;  // they stay in the cache until a sink has them
 constexpr int kPollMs = 200;
@@ -35,6 +35,7 @@ struct Bucket {
   std::string user{};     // key and secret
   std::string session{};  // a header; empty: none
   std::string ca_file{};
+  long request_ms = 0;  // of one try
 };
 
 /// One request under way.
@@ -205,7 +206,7 @@ void S3Loop::SetUp(Call& call) {
   curl_.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, kConnectMs);
-  curl_.easy_setopt(easy, CURLOPT_TIMEOUT_MS, kRequestMs);
+  curl_.easy_setopt(easy, CURLOPT_TIMEOUT_MS, bucket_.request_ms);
   curl_.easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);  // to turn it off takes a header
   curl_.easy_setopt(easy, CURLOPT_BUFFERSIZE, kReceivedBytes);
   curl_.easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kSentBytes);
@@ -396,7 +397,8 @@ Result<std::unique_ptr<Objects>> OpenS3(const RemoteAddress& address,
   Bucket bucket{.prefix = address.prefix.empty() ? "" : address.prefix + "/",
                 .signing = fmt::format("aws:amz:{}:s3", region),
                 .user = credentials.s3_key_id + ":" + credentials.s3_secret,
-                .ca_file = address.ca_file};
+                .ca_file = address.ca_file,
+                .request_ms = std::max(kRequestMs, static_cast<long>(address.request_us / 1000))};
   if (!credentials.s3_session_token.empty()) {
     bucket.session = "x-amz-security-token: " + credentials.s3_session_token;
   }

@@ -137,17 +137,17 @@ class Engine {
   /// session whose text is left: ask again then.
   void EndSessionsOf(TenantId tenant, OnSettled settled = {});
 
-  void SetTenant(const TenantShare& share) { mailbox_.SetTenant(share); }
+  void SetTenant(const TenantShare& share) { mailbox_.Tell(SetTenantCommand{share}); }
   /// For an owner outside, such as a training run, that found no room on the budget: the next Tick
   /// preempts a request or releases an idle session, and does not start it again before
   /// outside_retry_us (a tenth of a second where that is 0). Try again then, and ask again if that
   /// was not enough.
-  void GiveWay() { mailbox_.GiveWay(); }
+  void GiveWay() { mailbox_.Tell(GiveWayCommand{}); }
   /// While a part of the cache is leased, requests that do not fit into the rest wait. True: before
   /// the cache gets smaller, which waits for `settled`. False: once it is whole again. Either way
   /// the engine looks at all waiting requests again.
   void SetLeased(bool leased, OnSettled settled = {}) {
-    mailbox_.SetLeased({.leased = leased, .settled = std::move(settled)});
+    mailbox_.Tell(LeaseCommand{.leased = leased, .settled = std::move(settled)});
   }
 
   /// For an operator that wants memory now: a request that runs goes on with a context that streams
@@ -157,16 +157,16 @@ class Engine {
   /// Errors (to `settled`): kNotFound there is none, or it has ended; kUnsupported the engine
   ///         streams nothing, or not this request; kBusy the session is in a turn
   void Demote(RequestId request, OnSettled settled) {
-    mailbox_.Demote({.request = request, .session = {}, .settled = std::move(settled)});
+    mailbox_.Tell(DemoteCommand{.request = request, .session = {}, .settled = std::move(settled)});
   }
   void Demote(SessionId session, OnSettled settled) {
-    mailbox_.Demote({.request = {}, .session = session, .settled = std::move(settled)});
+    mailbox_.Tell(DemoteCommand{.request = {}, .session = session, .settled = std::move(settled)});
   }
 
   /// Calls it on the engine's thread, at the next Tick, before that starts or computes anything:
   /// for caches that one thread uses at a time (ranks).
   void CallBetweenSteps(std::move_only_function<void()> call) {
-    mailbox_.Call({.call = std::move(call)});
+    mailbox_.Tell(CallCommand{.call = std::move(call)});
   }
 
   /// Takes in what callers asked for, starts what can start and computes one step.

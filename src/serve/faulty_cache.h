@@ -24,16 +24,11 @@ struct CacheFaults {
   uint64_t acquires = 0;  // calls of Acquire
 };
 
-class FaultySequence final : public Sequence {
+class FaultySequence final : public registry::ForwardingSequence {
  public:
   FaultySequence(std::unique_ptr<Sequence> inner, CacheFaults& faults)
-      : inner_(std::move(inner)), faults_(faults) {}
+      : ForwardingSequence(*inner), inner_(std::move(inner)), faults_(faults) {}
 
-  SequenceId id() const override { return inner_->id(); }
-  uint64_t length() const override { return inner_->length(); }
-  uint64_t cursor(uint32_t layer) const override { return inner_->cursor(layer); }
-  SequenceStats stats() const override { return inner_->stats(); }
-  Result<void> Reserve(uint64_t tokens) override { return inner_->Reserve(tokens); }
   Result<void> Append(uint32_t layer, const LayerRows& rows) override {
     if (faults_.append) QUIRE_TRY(faults_.append(*this, layer));
     return inner_->Append(layer, rows);
@@ -50,23 +45,6 @@ class FaultySequence final : public Sequence {
   Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept_blocks) override {
     return Wrap(inner_->Select(kept_blocks));
   }
-  uint64_t dropped_tokens() const override { return inner_->dropped_tokens(); }
-  Result<void> Retain(const Retention& retention) override { return inner_->Retain(retention); }
-  void Reset() override { inner_->Reset(); }
-  bool MayEnd(uint64_t wait_us) override { return inner_->MayEnd(wait_us); }
-  Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
-                      std::span<float> out) const override {
-    return inner_->Gather(layer, role, begin, end, out);
-  }
-  Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override {
-    return inner_->Padded(layer, role, tokens_max);
-  }
-  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
-    return inner_->View(layer, role, range);
-  }
-  LayerStreams Streams(uint32_t layer) const override { return inner_->Streams(layer); }
-  LayerBlocks Blocks(uint32_t layer) const override { return inner_->Blocks(layer); }
-  StreamedContext* streamed() override { return inner_->streamed(); }
 
  private:
   Result<std::unique_ptr<Sequence>> Wrap(Result<std::unique_ptr<Sequence>> made) const {

@@ -149,27 +149,7 @@ Mailbox::Talks::iterator Mailbox::End(Talks::iterator session, SessionFile file,
   return sessions_.erase(session);
 }
 
-void Mailbox::SetTenant(const TenantShare& share) {
-  MutexLock lock(mutex_);
-  Send(SetTenantCommand{share});
-}
-
-void Mailbox::GiveWay() {
-  MutexLock lock(mutex_);
-  Send(GiveWayCommand{});
-}
-
-void Mailbox::SetLeased(LeaseCommand command) {
-  MutexLock lock(mutex_);
-  Send(std::move(command));
-}
-
-void Mailbox::Demote(DemoteCommand command) {
-  MutexLock lock(mutex_);
-  Send(std::move(command));
-}
-
-void Mailbox::Call(CallCommand command) {
+void Mailbox::Tell(Command command) {
   MutexLock lock(mutex_);
   Send(std::move(command));
 }
@@ -211,16 +191,6 @@ void Mailbox::PostLast(RequestId id, Response response) {
     posted_.NotifyAll();
   }
   if (on_posted_) on_posted_(id);
-}
-
-void Mailbox::PostSettled(const SessionSettledCommand& command) {
-  MutexLock lock(mutex_);
-  Send(command);
-}
-
-void Mailbox::PostRead(SessionReadCommand command) {
-  MutexLock lock(mutex_);
-  Send(std::move(command));
 }
 
 void Mailbox::Wake() {

@@ -148,11 +148,8 @@ class Mailbox {
   Result<SessionId> ForkSession(SessionId session, std::string name, OnSettled settled);
   Result<void> EndSession(SessionId session, SessionFile file, OnSettled settled);
   void EndSessionsOf(TenantId tenant, std::string name, OnSettled settled);
-  void SetTenant(const TenantShare& share);
-  void GiveWay();
-  void SetLeased(LeaseCommand command);
-  void Demote(DemoteCommand command);
-  void Call(CallCommand command);
+  /// A command that needs no room here, from a caller or from the store of sessions.
+  void Tell(Command command);
   /// The thread that turns the engine looks at it again.
   void Wake();
 
@@ -165,10 +162,6 @@ class Mailbox {
   void Post(RequestId id, Event event);
   /// The last event of a request; its session, if any, is free for the next one.
   void PostLast(RequestId id, Response response);
-
-  // The store of sessions, on its thread.
-  void PostSettled(const SessionSettledCommand& command);
-  void PostRead(SessionReadCommand command);
 
   // The thread that turns the engine.
   /// Returns when a caller changed something since the last call of TakeCommands, or `timeout_us`

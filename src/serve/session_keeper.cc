@@ -41,7 +41,7 @@ SessionRecord SessionKeeper::RecordOf(const Session& session) const {
 OnSettled SessionKeeper::ThenSettle(SessionId id, uint64_t write, OnSettled settled) {
   ++unsettled_;
   return [this, id, write, settled = std::move(settled)](Result<void> outcome) mutable {
-    mailbox_.PostSettled({.id = id, .write = write, .saved = outcome.has_value()});
+    mailbox_.Tell(SessionSettledCommand{.id = id, .write = write, .saved = outcome.has_value()});
     if (settled) settled(std::move(outcome));
   };
 }
@@ -109,13 +109,13 @@ void SessionKeeper::BringText(Session& fork, const Session& from, OnSettled sett
   fork.text_from = fork.id;
   ++unsettled_;
   store_->Read(from.name, [this, id = fork.id](Result<SessionRecord> record) {
-    mailbox_.PostRead({.id = id, .record = std::move(record)});
+    mailbox_.Tell(SessionReadCommand{.id = id, .record = std::move(record)});
   });
 }
 
 void SessionKeeper::PostReadOf(SessionId id, Result<SessionRecord> record) {
   ++unsettled_;
-  mailbox_.PostRead({.id = id, .record = std::move(record)});
+  mailbox_.Tell(SessionReadCommand{.id = id, .record = std::move(record)});
 }
 
 void SessionKeeper::Take(EndSessionCommand command, Endings& endings) {
@@ -239,7 +239,7 @@ void SessionKeeper::BeginTurn(Session& session) {
   if (!session.text_from.is_none()) return;  // it comes
   ++unsettled_;
   store_->Read(session.name, [this, id = session.id](Result<SessionRecord> record) {
-    mailbox_.PostRead({.id = id, .record = std::move(record)});
+    mailbox_.Tell(SessionReadCommand{.id = id, .record = std::move(record)});
   });
 }
 

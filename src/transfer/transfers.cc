@@ -281,37 +281,6 @@ void Transfers::End(Ends::Requests::node_type request, const StoreCompletion& en
 
 // Requests.
 
-void Transfers::SetLimits(const tier::PublisherLimits& limits) {
-  MutexLock lock(store_mutex_);
-  store_->SetLimits(limits);
-}
-
-uint64_t Transfers::FitRecords(uint64_t record_bytes) {
-  MutexLock lock(store_mutex_);
-  return store_->FitRecords(record_bytes);
-}
-
-void Transfers::Touch(std::span<const tier::RecordUse> uses, std::span<tier::Presence> out) {
-  MutexLock lock(store_mutex_);
-  store_->Touch(uses, out);
-}
-
-std::span<std::byte> Transfers::Place(const tier::RecordIdentity& identity,
-                                      const tier::RecordLayout& layout) {
-  MutexLock lock(store_mutex_);
-  return store_->Place(identity, layout);
-}
-
-void Transfers::Withdraw(const Digest& key) {
-  MutexLock lock(store_mutex_);
-  store_->Withdraw(key);
-}
-
-void Transfers::Return(const tier::Loan& loan, bool damaged) {
-  MutexLock lock(store_mutex_);
-  store_->Return(loan, damaged);
-}
-
 void Transfers::Write(tier::PutRequest record, Ends& ends, AtEnd at_end) {
   MutexLock lock(store_mutex_);
   BeginNew();  // what was asked for before comes before

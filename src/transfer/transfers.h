@@ -133,13 +133,31 @@ class Transfers {
 
   // What ends where it is called.
 
-  void SetLimits(const tier::PublisherLimits& limits);
-  uint64_t FitRecords(uint64_t record_bytes);
-  void Touch(std::span<const tier::RecordUse> uses, std::span<tier::Presence> out);
+  void SetLimits(const tier::PublisherLimits& limits) {
+    MutexLock lock(store_mutex_);
+    store_->SetLimits(limits);
+  }
+  uint64_t FitRecords(uint64_t record_bytes) {
+    MutexLock lock(store_mutex_);
+    return store_->FitRecords(record_bytes);
+  }
+  void Touch(std::span<const tier::RecordUse> uses, std::span<tier::Presence> out) {
+    MutexLock lock(store_mutex_);
+    store_->Touch(uses, out);
+  }
   std::span<std::byte> Place(const tier::RecordIdentity& identity,
-                             const tier::RecordLayout& layout);
-  void Withdraw(const Digest& key);
-  void Return(const tier::Loan& loan, bool damaged);
+                             const tier::RecordLayout& layout) {
+    MutexLock lock(store_mutex_);
+    return store_->Place(identity, layout);
+  }
+  void Withdraw(const Digest& key) {
+    MutexLock lock(store_mutex_);
+    store_->Withdraw(key);
+  }
+  void Return(const tier::Loan& loan, bool damaged) {
+    MutexLock lock(store_mutex_);
+    store_->Return(loan, damaged);
+  }
 
   // Requests. Each has one end.
 

@@ -31,7 +31,7 @@ def key(tmp_path_factory):
 
 @contextlib.contextmanager
 def fleet(tmp_path, redis, key, *flags):
-    address = ["--remote", f"redis://127.0.0.1:{redis.port}/handoff", "--fleet-key", key, "--load", "always", *flags]
+    address = ["--remote", f"redis://127.0.0.1:{redis.port}/handoff?timeout=60", "--fleet-key", key, "--load", "always", *flags]
     with (quire_server.serving(tmp_path / "prefill", *address) as prefill,
           quire_server.serving(tmp_path / "decode", *address) as decode):
         yield prefill, decode
@@ -84,6 +84,6 @@ def test_where_nothing_is_published_it_is_refused(tmp_path, key):
         for none in ({"do_remote_prefill": True, "remote_engine_id": "quire"}, None, {}):
             assert server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1, "kv_transfer_params": none})[0] == 200
     with remote_servers.redis(tmp_path / "redis") as redis:
-        flags = ["--remote", f"redis://127.0.0.1:{redis.port}/x", "--fleet-key", key, "--store", tmp_path / "store"]
+        flags = ["--remote", f"redis://127.0.0.1:{redis.port}/x?timeout=60", "--fleet-key", key, "--store", tmp_path / "store"]
         with quire_server.serving(tmp_path / "reused", *flags) as server:
             assert server.ask("/v1/completions", publish)[0] == 400

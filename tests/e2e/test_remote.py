@@ -68,7 +68,7 @@ def alone():
 
 
 def at(server, prefix):
-    return f"redis://127.0.0.1:{server.port}/{prefix}"
+    return f"redis://127.0.0.1:{server.port}/{prefix}?timeout=60"  # a busy machine takes its time
 
 
 def test_a_second_machine_computes_only_the_rest(server, key, tmp_path):

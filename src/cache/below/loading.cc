@@ -38,30 +38,24 @@ bool WasErased(const LoadJob& job) {
 
 }  // namespace
 
-tier::RecordIdentity LoadJob::RecordAt(size_t i) const {
+tier::RecordIdentity LoadJob::RecordAt(size_t i, const LoadList::Run* run) const {
   const PlanState& state = PlanState::Of(*plan);
-  const uint64_t index = state.path.size() + i;
-  const uint32_t block_tokens = loading.cache().block_tokens();
-  return {
-      .key = state.load.keys[i],
-      .parent = i == 0 ? state.load.parent_key : state.load.keys[i - 1],
+  const LockedState& cache = loading.cache();
+  const uint64_t index = run != nullptr ? run->first : state.path.size() + i;
+  const uint64_t blocks = run != nullptr ? cache.shapes().run_blocks() : 1;
+  tier::RecordIdentity record = {
       .publisher = publisher,
       .erase_epoch = state.location.below_epoch,
       .block_index = index,
-      .tokens = std::span<const TokenId>(state.prompt).subspan(index * block_tokens, block_tokens)};
-}
-
-tier::RecordIdentity LoadJob::RecordOf(const LoadList::Run& run) const {
-  const PlanState& state = PlanState::Of(*plan);
-  const LockedState& cache = loading.cache();
-  const uint64_t block_tokens = cache.block_tokens();
-  return {
-      .key = run.key,
-      .publisher = publisher,
-      .erase_epoch = state.location.below_epoch,
-      .block_index = run.first,
       .tokens = std::span<const TokenId>(state.prompt)
-                    .subspan(run.first * block_tokens, cache.shapes().run_blocks() * block_tokens)};
+                    .subspan(index * cache.block_tokens(), blocks * cache.block_tokens())};
+  if (run != nullptr) {
+    record.key = run->key;
+  } else {
+    record.key = state.load.keys[i];
+    record.parent = i == 0 ? state.load.parent_key : state.load.keys[i - 1];
+  }
+  return record;
 }
 
 const LoadList::Run* LoadJob::RunOf(size_t i) const {
@@ -225,7 +219,7 @@ size_t Loading::AttachRun(LoadJob& job, size_t first, size_t count) {
   const PlanState& plan = PlanState::Of(*job.plan);
   std::vector<NewBlock> blocks;
   for (size_t i = first; i < first + count; ++i) {
-    NewBlock& block = blocks.emplace_back(NewBlock{.tokens = job.RecordAt(i).tokens});
+    NewBlock& block = blocks.emplace_back(NewBlock{.tokens = job.RecordAt(i, nullptr).tokens});
     for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
       block.slots[group] = job.slots[i][group];
     }

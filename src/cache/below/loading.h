@@ -40,10 +40,9 @@ struct LoadJob {
   LoadJob(const LoadJob&) = delete;
   LoadJob& operator=(const LoadJob&) = delete;
 
-  /// The record that entry `i` of `slots` is, but for the fingerprints; it points into the plan.
-  tier::RecordIdentity RecordAt(size_t i) const;
-  /// The same of a run.
-  tier::RecordIdentity RecordOf(const LoadList::Run& run) const;
+  /// The record that entry `i` of `slots` is, or the run that it is read with (which may be null),
+  /// but for the fingerprints; it points into the plan.
+  tier::RecordIdentity RecordAt(size_t i, const LoadList::Run* run) const;
   /// The run that entry `i` is read with; null: it is a record by itself.
   const LoadList::Run* RunOf(size_t i) const;
   /// The first entry of a run, and the one after its last.

@@ -222,9 +222,8 @@ void Loading::AskFor(LoadJob& job, const Entries& entries, bool twins) {
   get->entries = entries;
   get->twins = twins;
   get->run = twins ? nullptr : job.RunOf(entries.first);
-  tier::LoadRequest request = {
-      .identity = shapes.IdentityOf(
-          get->run != nullptr ? job.RecordOf(*get->run) : job.RecordAt(entries.first), twins)};
+  tier::LoadRequest request = {.identity =
+                                   shapes.IdentityOf(job.RecordAt(entries.first, get->run), twins)};
   get->is_question = transfers_->PresenceOf(request.identity.key) == tier::Presence::kUnknown;
   if (get->run != nullptr) {
     AskForRun(*get, request);

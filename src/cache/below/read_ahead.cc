@@ -81,7 +81,6 @@ bool ReadAhead::IsReady(const ContextPiece& piece) { return source_.IsDone(First
 
 Result<uint32_t> ReadAhead::Take(const ContextPiece& piece) {
   const uint32_t place = First(piece);
-  if (!source_.IsDone(place)) ++waits_;
   if (auto came = source_.Await(place); !came) {
     CancelAll();
     return std::unexpected(std::move(came).error());

@@ -68,8 +68,6 @@ class ReadAhead {
   /// Whether Take of this piece would return at once; begins to read it. The place of the last call
   /// of Take is read into again.
   bool IsReady(const ContextPiece& piece);
-  /// Pieces that had not come when they were asked for.
-  uint64_t waits() const { return waits_; }
 
   void CancelAll();
 
@@ -94,7 +92,6 @@ class ReadAhead {
   std::deque<Ahead> ahead_{};   // under way or there, in order of use
   bool has_taken_ = false;
   uint32_t taken_ = 0;  // the caller's place
-  uint64_t waits_ = 0;
 };
 
 }  // namespace quire::cache

@@ -33,7 +33,6 @@ class RecordChain {
   }
 
   LockedState& cache() const { return *cache_; }
-  const PublishLocation& location() const { return location_; }
   /// Whole blocks.
   uint64_t blocks() const { return keys_.size(); }
   const Digest& key(uint64_t block) const { return keys_[block]; }

@@ -96,12 +96,16 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
     return shapes;
   }
   shapes.layers_.resize(classes.layout().layer_count());
-  for (const tier::SectionSpec& section : shapes.sealed_.sections()) {
-    const uint32_t group = classes.layout().group_of(section.layer_first);
-    LayerBytes& layer = shapes.layers_[section.layer_first];
-    if (layer.bytes == 0) layer = {.group = group, .offset = shapes.slot_bytes_[group]};
-    layer.bytes += section.bytes;
-    shapes.slot_bytes_[group] += section.bytes;
+  const std::span<const tier::SectionSpec> sections = shapes.sealed_.sections();
+  for (uint32_t i = 0; i < sections.size(); ++i) {
+    const uint32_t group = classes.layout().group_of(sections[i].layer_first);
+    LayerBytes& layer = shapes.layers_[sections[i].layer_first];
+    if (layer.bytes == 0) {
+      layer = {.group = group, .offset = shapes.slot_bytes_[group], .sections = {.first = i}};
+    }
+    layer.bytes += sections[i].bytes;
+    ++layer.sections.count;
+    shapes.slot_bytes_[group] += sections[i].bytes;
   }
   return shapes;
 }

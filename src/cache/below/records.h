@@ -31,11 +31,12 @@ struct SectionRange {
   uint32_t count = 0;
 };
 
-/// One layer in the slot of its group.
+/// One layer in the slot of its group, and in the record of a block.
 struct LayerBytes {
   uint32_t group = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;
+  SectionRange sections{};
 };
 
 /// The slots of one block.
@@ -52,8 +53,6 @@ class RecordShapes {
   /// Errors: kUnsupported a block has more layers or bytes than a record may hold
   static Result<RecordShapes> Create(const SlotClasses& classes, const CacheOptions& options);
 
-  const Digest& profile() const { return profile_; }
-  const Digest& geometry() const { return geometry_; }
   /// What a form of a block has to be; `block` says it of its sealed forms, but for the
   /// fingerprints. It points to what that points to.
   tier::RecordIdentity IdentityOf(tier::RecordIdentity block, bool of_twins) const;
@@ -86,9 +85,9 @@ class RecordShapes {
   template <typename Byte>
   void CutRun(const std::vector<BlockSlots<Byte>>& blocks,
               std::vector<std::span<Byte>>& out) const {
-    for (const auto& [group, offset, bytes] : layers_) {
+    for (const LayerBytes& layer : layers_) {
       for (const BlockSlots<Byte>& slots : blocks) {
-        out.push_back(slots[group].subspan(offset, bytes));
+        out.push_back(slots[layer.group].subspan(layer.offset, layer.bytes));
       }
     }
   }
@@ -140,7 +139,7 @@ class RecordShapes {
   std::optional<tier::RecordLayout> twins_{};
   PerClass<SectionRange> ranges_{};
   PerGroup<uint64_t> slot_bytes_{};
-  std::vector<LayerBytes> layers_{};  // empty: no runs
+  std::vector<LayerBytes> layers_{};  // empty: nothing streams, and there are no runs
   uint32_t run_blocks_ = 1;
   std::optional<tier::RecordLayout> run_{};
   std::optional<tier::RecordLayout> run_entry_{};

@@ -152,38 +152,18 @@ SequenceStream::SequenceStream(RecordChain chain, const StreamNeeds& needs,
                                    needs.cell_bytes)),
       rows_max_(static_cast<uint32_t>(options.step_tokens)),
       query_heads_(options.query_heads),
-      value_dim_(chain.cache()
-                     .layout()
-                     .value(chain.cache().layout().group(needs.slot_class).layers[0])
-                     .dim),
       chain_(std::move(chain)),
       ring_(std::move(ring)),
       charge_(std::move(charge)),
       states_(std::move(states)),
       writes_(chain_, FirstToWrite(chain_, options)) {
   LockedState& cache = chain_.cache();
-  const auto [first, count] = cache.shapes().sections(needs.slot_class);
-  const auto specs = cache.shapes().sealed().sections().subspan(first, count);
-  regions_.resize(cache.layout().layer_count());
-  std::vector<uint32_t> layers;
-  uint64_t offset = 0;
-  for (uint32_t i = 0; i < count; ++i) {
-    Region& region = regions_[specs[i].layer_first];
-    if (region.bytes == 0) {
-      region.offset = offset;
-      region.sections.first = first + i;
-      layers.push_back(specs[i].layer_first);
-    }
-    region.bytes += specs[i].bytes;
-    ++region.sections.count;
-    offset += specs[i].bytes;
-  }
   for (uint32_t i = 0; i < needs.places; ++i) {
     places_.emplace_back(cache).reads.Reserve(needs.piece_blocks,
                                               needs.piece_blocks * needs.cell_bytes);
   }
-  ahead_.emplace(static_cast<PieceSource&>(*this), needs.places, std::move(layers),
-                 needs.piece_blocks);
+  ahead_.emplace(static_cast<PieceSource&>(*this), needs.places,
+                 cache.layout().group(needs.slot_class).layers, needs.piece_blocks);
 }
 
 SequenceStream::~SequenceStream() {
@@ -249,12 +229,13 @@ void SequenceStream::CountRead() {
 }
 
 uint64_t SequenceStream::PieceCount(uint32_t layer) const {
-  const bool streams = layer < regions_.size() && regions_[layer].bytes > 0;
+  const std::span<const LayerBytes> layers = chain_.cache().shapes().layers();
+  const bool streams = layer < layers.size() && layers[layer].group == needs_.slot_class;
   return streams ? ahead_->piece_count() : 0;
 }
 
 void SequenceStream::Begin(uint32_t number, const ContextPiece& piece) {
-  const Region& region = regions_[piece.layer];
+  const LayerBytes& layer = LayerOf(piece);
   Place& place = places_[number];
   place.piece = piece;
   place.reads.Clear();
@@ -267,14 +248,14 @@ void SequenceStream::Begin(uint32_t number, const ContextPiece& piece) {
     for (uint64_t j = i; j < i + count; ++j) {
       to.push_back({.slot = RingSlot(number, j),
                     .offset = CellOffset(number),
-                    .bytes = region.bytes,
-                    .sections = is_run ? 1 : region.sections.count});
+                    .bytes = layer.bytes,
+                    .sections = is_run ? 1 : layer.sections.count});
     }
     if (is_run) {
       place.reads.AddRun(chain_, piece.first_block + i,
                          chain_.cache().shapes().RunSections(piece.layer).first, to);
     } else {
-      place.reads.AddBlock(chain_, piece.first_block + i, region.sections.first, to);
+      place.reads.AddBlock(chain_, piece.first_block + i, layer.sections.first, to);
     }
   }
   place.reads.Begin();
@@ -291,7 +272,7 @@ Result<void> SequenceStream::Await(uint32_t number) {
   if (failed) return NotThere(place.piece, *failed);
   ++stats_.pieces;
   stats_.requests += place.reads.count();
-  stats_.bytes_read += place.piece.block_count * regions_[place.piece.layer].bytes;
+  stats_.bytes_read += place.piece.block_count * LayerOf(place.piece).bytes;
   return {};
 }
 
@@ -351,23 +332,16 @@ StreamedContext::Piece SequenceStream::Show(uint32_t place) {
   }
   shown_ = piece;
   indptr_[1] = end;
-  const auto table = [&](uint32_t slot_class, const std::vector<uint32_t>& numbers) {
-    BlockTable made = slots.ArenaOf(slot_class);
-    made.sequences = 1;
-    made.indptr = indptr_.data();
-    made.slots = numbers.data();
-    return made;
-  };
   const uint32_t open_class = chain_.cache().classes().OpenClassOf(needs_.slot_class);
-  const BlockTable sealed = table(needs_.slot_class, sealed_slots_);
+  const BlockTable sealed = slots.TableOf(needs_.slot_class, indptr_, sealed_slots_);
   BlockTable open = sealed;
   if (open_class != needs_.slot_class) {
     open_slots_.resize(sealed_slots_.size(), none);
-    open = table(open_class, open_slots_);
+    open = slots.TableOf(open_class, indptr_, open_slots_);
   }
   const uint64_t split_blocks = kSplitTokens / chain_.cache().block_tokens();
   const codec::SlotLayout& layout = chain_.cache().layout();
-  const uint64_t begin = regions_[piece.layer].offset;
+  const uint64_t begin = LayerOf(piece).offset;
   return {.splits = {.begin = piece.first_block / split_blocks, .end = end / split_blocks},
           .tables = {.sealed = sealed, .open = open},
           .key = Moved(layout.key(piece.layer), begin, CellOffset(place)),

@@ -111,12 +111,6 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   StreamedStats stats() const override { return stats_; }
 
  private:
-  // Bytes of a layer in a slot of the class, and which sections of a block's record they are.
-  struct Region {
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
-    SectionRange sections{};
-  };
   struct Place {
     explicit Place(LockedState& cache) : reads(cache) {}
 
@@ -132,6 +126,9 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   SlotId RingSlot(uint32_t place, uint64_t i) const {
     return ring_[needs_.slot_class][place / cells_ * needs_.piece_blocks + i];
   }
+  const LayerBytes& LayerOf(const ContextPiece& piece) const {
+    return chain_.cache().shapes().layers()[piece.layer];
+  }
   uint64_t CellOffset(uint32_t place) const { return place % cells_ * needs_.cell_bytes; }
   Piece Show(uint32_t place);
   std::unexpected<Error> NotThere(const ContextPiece& piece, const RecordReads::Failed& failed);
@@ -140,13 +137,11 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   const uint32_t cells_;  // of a slot of the ring
   const uint32_t rows_max_;
   const uint32_t query_heads_;
-  const uint32_t value_dim_;
   RecordChain chain_;
   OwnedSlots ring_;
   MetadataCharge charge_;
   Reservation states_;
   StreamWrites writes_;
-  std::vector<Region> regions_;  // [layers]; bytes 0: not streamed
   std::deque<Place> places_;
   bool is_stuck_ = false;  // the store did not take what it was waited for
   bool is_deferred_ = false;

@@ -165,11 +165,7 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
     }
   }
   const auto table = [&](uint32_t slot_class, const std::vector<uint32_t>& slots) {
-    BlockTable made = verbs_.cache.slots().ArenaOf(slot_class);
-    made.sequences = 1;
-    made.indptr = lists->indptr.data();
-    made.slots = slots.data();
-    return made;
+    return verbs_.cache.slots().TableOf(slot_class, lists->indptr, slots);
   };
   LayerBlocks blocks{Streams(layer)};
   blocks.tables = {

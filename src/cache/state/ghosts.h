@@ -13,6 +13,13 @@
 
 namespace quire::cache {
 
+/// The first bits of a block's key, which identify it as well as the whole key.
+inline uint64_t PolicyKey(const Digest& key) {
+  uint64_t number = 0;
+  std::memcpy(&number, key.data(), sizeof(number));
+  return number;
+}
+
 struct Ghost {
   MissReason reason = MissReason::kEvicted;
   uint64_t gone_us = 0;
@@ -37,19 +44,19 @@ class Ghosts {
 
   void Add(const Digest& key, Ghost ghost) {
     if (ghosts_max_ == 0) return;
-    const auto known = ghosts_.Find(Number(key));
+    const auto known = ghosts_.Find(PolicyKey(key));
     if (known.is_none()) ghosts_.Trim(ghosts_max_ - 1);
-    ghosts_[ghosts_.AddOrRenew(Number(key))] = ghost;
+    ghosts_[ghosts_.AddOrRenew(PolicyKey(key))] = ghost;
   }
   /// The block is back.
   void Remove(const Digest& key) {
-    const auto known = ghosts_.Find(Number(key));
+    const auto known = ghosts_.Find(PolicyKey(key));
     if (!known.is_none()) ghosts_.Remove(known);
   }
   void Clear() { ghosts_ = {}; }
 
   std::optional<Ghost> Find(const Digest& key) const {
-    const auto known = ghosts_.Find(Number(key));
+    const auto known = ghosts_.Find(PolicyKey(key));
     if (known.is_none()) return std::nullopt;
     return ghosts_[known];
   }
@@ -57,12 +64,6 @@ class Ghosts {
   uint64_t size() const { return ghosts_.size(); }
 
  private:
-  static uint64_t Number(const Digest& key) {
-    uint64_t number = 0;
-    std::memcpy(&number, key.data(), sizeof(number));
-    return number;
-  }
-
   evict::RecentKeys<Ghost> ghosts_;
   uint64_t ghosts_max_ = 0;
 };

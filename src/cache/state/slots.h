@@ -53,14 +53,11 @@ class Slots {
     if (!memory_.host_accessible() || PoolOf(slot).pieces() > 1) return {};
     return {data(slot), PoolOf(slot).slot_bytes()};
   }
-  /// To and from the host's memory, pieces one after the other. Shape: host [slot_bytes]
+  /// To the host's memory, pieces one after the other. Shape: host [slot_bytes]
   void CopyOut(SlotId slot, std::byte* host) const {
     ops_.CopyOut(data(slot), PiecesOf(slot), host);
   }
-  void CopyIn(const std::byte* host, SlotId slot) const {
-    ops_.CopyIn(host, PiecesOf(slot), data(slot));
-  }
-  /// The same in sections, with their checksums (BlockOps).
+  /// To and from it in sections, with their checksums (BlockOps).
   void CopyOut(SlotId slot, std::span<const SlotSection> sections) const {
     ops_.CopyOut(data(slot), PiecesOf(slot), sections);
   }
@@ -71,6 +68,15 @@ class Slots {
   BlockTable ArenaOf(uint32_t slot_class) const {
     const pool::Pool& pool = *pools_[slot_class];
     return {.base = pool.data(SlotId(0)), .slot_stride_bytes = pool.slot_stride_bytes()};
+  }
+  /// The same with one sequence, whose lists are the caller's (BlockTable).
+  BlockTable TableOf(uint32_t slot_class, std::span<const uint64_t, 2> indptr,
+                     std::span<const uint32_t> slots) const {
+    BlockTable table = ArenaOf(slot_class);
+    table.sequences = 1;
+    table.indptr = indptr.data();
+    table.slots = slots.data();
+    return table;
   }
   /// The number of a slot in the arena of its class; kNoSlot: none.
   uint32_t NumberInArena(SlotId slot) const {

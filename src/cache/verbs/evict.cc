@@ -99,8 +99,7 @@ void DropOne(State& state, BlockId block, MissReason reason) {
 
 }  // namespace
 
-Result<CapacityWanted> WantCapacity(State& state, const Asker& asker, uint64_t bytes) {
-  QUIRE_TRY(state.accounts.CheckCapacity(asker, bytes));
+CapacityWanted WantCapacity(State& state, const Asker& asker, uint64_t bytes) {
   if (!asker.may_evict) return CapacityWanted{};
   const uint64_t of_quota = state.accounts.WantedOfQuota(asker.tenant, bytes);
   return CapacityWanted{.of_quota = of_quota, .of_budget = 0, .bytes = bytes};
@@ -155,17 +154,13 @@ bool EvictOldest(State& state) {
 
 bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
   uint32_t left = kBlocksPerHold;
-  while (state.accounts.charges().ledger().used_bytes() > bytes) {
+  const quota::Ledger& ledger = state.accounts.charges().ledger();
+  while (ledger.used_bytes() > bytes || state.directory.empty_count() > empty_max) {
     if (left-- == 0 || !MayEvict(state)) return false;
     const auto victim = state.accounts.VictimFor(TenantId::None());
-    QUIRE_CHECK_MSG(victim.has_value(), "there is less to evict than was counted");
-    EvictVictim(state, *victim, MissReason::kEvicted);
-  }
-  // A leased block stays without bytes until its path ends.
-  while (state.directory.empty_count() > empty_max) {
-    if (left-- == 0 || !MayEvict(state)) return false;
-    const auto victim = state.accounts.VictimFor(TenantId::None());
-    if (!victim) break;
+    QUIRE_CHECK_MSG(victim || ledger.used_bytes() <= bytes,
+                    "there is less to evict than was counted");
+    if (!victim) break;  // a leased block stays without bytes until its path ends
     EvictVictim(state, *victim, MissReason::kEvicted);
   }
   return !state.IsWaiting();

@@ -16,9 +16,8 @@ struct CapacityWanted {
   uint64_t of_budget = 0;  // set after the quota has its share
   uint64_t bytes = 0;      // 0: nothing may be evicted
 };
-/// The capacity to free for `bytes` more, if they fit at all.
-/// Errors: as Accounts::CheckCapacity
-Result<CapacityWanted> WantCapacity(State& state, const Asker& asker, uint64_t bytes);
+/// The capacity to free for `bytes` more, which fit (Accounts::CheckCapacity).
+CapacityWanted WantCapacity(State& state, const Asker& asker, uint64_t bytes);
 /// Evicts what is wanted, or as much of it as one hold may, or until evicted slots are not free yet
 /// (State::IsWaiting). False: call again in another hold.
 bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted);

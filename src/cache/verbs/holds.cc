@@ -125,12 +125,8 @@ Result<Holds::Allocation> Holds::Allocate(const PublishLocation& location,
     // again whether there is room for all of it.
     const Result<bool> taken = cache_.With([&](State& state) -> Result<bool> {
       if (!wanted && cache::LetTimePass(state)) return false;
-      auto room = wanted ? state.accounts.CheckCapacity(location.asker(), bytes) : Result<void>();
-      if (!wanted) {
-        auto asked = WantCapacity(state, location.asker(), bytes);
-        if (asked) wanted = *asked;
-        if (!asked) room = std::unexpected(std::move(asked).error());
-      }
+      auto room = state.accounts.CheckCapacity(location.asker(), bytes);
+      if (room && !wanted) wanted = WantCapacity(state, location.asker(), bytes);
       if (room && !FreeCapacity(state, location.asker(), *wanted)) return false;
       if (room) room = TakeSlots(state, location, metadata_bytes, slots, to_zero);
       if (room) return true;

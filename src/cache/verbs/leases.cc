@@ -1,7 +1,6 @@
 #include "cache/verbs/leases.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "cache/verbs/evict.h"
@@ -16,12 +15,6 @@ evict::BlockFacts FactsOf(const State& state, BlockId block) {
 }
 
 }  // namespace
-
-uint64_t PolicyKey(const Digest& key) {
-  uint64_t number = 0;
-  std::memcpy(&number, key.data(), sizeof(number));
-  return number;
-}
 
 BlockState BlockStateOf(const State& state, BlockId block) {
   const BlockRecord& record = state.directory.at(block);

@@ -8,9 +8,6 @@
 
 namespace quire::cache {
 
-/// The first bits of a block's key, which identify it as well as the whole key.
-uint64_t PolicyKey(const Digest& key);
-
 /// Whether a block may be handed out: its mark, or kErased if its publisher, or the writer of one
 /// of its slots, was erased since.
 BlockState BlockStateOf(const State& state, BlockId block);

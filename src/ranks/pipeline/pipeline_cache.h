@@ -20,50 +20,33 @@ namespace quire::ranks::pipeline {
 
 /// A sequence of the first stage. The other ranks have one of the same tokens in their own caches:
 /// it has room where all of them do, and ends with it.
-class PipelineSequence final : public Sequence {
+class PipelineSequence final : public registry::ForwardingSequence {
  public:
   /// `room`: what all ranks have for it; `grows`: it will need more.
   PipelineSequence(std::unique_ptr<Sequence> own, uint64_t number, const ReservedRoom& room,
                    bool grows, Leader& leader)
-      : own_(std::move(own)), number_(number), grows_(grows), room_(room), leader_(leader) {}
+      : ForwardingSequence(*own),
+        own_(std::move(own)),
+        number_(number),
+        grows_(grows),
+        room_(room),
+        leader_(leader) {}
   ~PipelineSequence() override;
 
   uint64_t number() const { return number_; }
   Sequence& own() { return *own_; }
 
-  SequenceId id() const override { return own_->id(); }
-  uint64_t length() const override { return own_->length(); }
-  uint64_t cursor(uint32_t layer) const override { return own_->cursor(layer); }
-  SequenceStats stats() const override { return own_->stats(); }
   Result<void> Reserve(uint64_t tokens) override;
   /// Asks all ranks for room behind so many tokens, where it will be needed soon: an answer takes
   /// as long as the steps that are under way.
   void ReserveAhead(uint64_t tokens);
-  Result<void> Append(uint32_t layer, const LayerRows& rows) override {
-    return own_->Append(layer, rows);
-  }
-  Result<void> Commit(std::span<const TokenId> tokens) override { return own_->Commit(tokens); }
   /// Errors: kUnsupported committed tokens would go: the other ranks keep theirs
   Result<void> Rollback(uint64_t position) override;
   Result<std::unique_ptr<Sequence>> Fork() override { return Refuse("forked"); }
   Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t>) override {
     return Refuse("cut to some of its blocks");
   }
-  uint64_t dropped_tokens() const override { return own_->dropped_tokens(); }
-  Result<void> Retain(const Retention& retention) override { return own_->Retain(retention); }
   void Reset() override;
-  Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
-                      std::span<float> out) const override {
-    return own_->Gather(layer, role, begin, end, out);
-  }
-  Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override {
-    return own_->Padded(layer, role, tokens_max);
-  }
-  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
-    return own_->View(layer, role, range);
-  }
-  LayerStreams Streams(uint32_t layer) const override { return own_->Streams(layer); }
-  LayerBlocks Blocks(uint32_t layer) const override { return own_->Blocks(layer); }
 
  private:
   static std::unexpected<Error> Refuse(std::string_view what);

@@ -11,10 +11,13 @@
 
 namespace quire::ranks::sequence {
 /// What an engine holds; the sequence itself is the member's.
-class LeaderCache::LeaderSequence final : public Sequence {
+class LeaderCache::LeaderSequence final : public registry::ForwardingSequence {
  public:
   LeaderSequence(LeaderCache& cache, uint64_t number)
-      : cache_(cache), number_(number), own_(cache.member_.At(number)), room_(cache.options()) {}
+      : ForwardingSequence(cache.member_.At(number)),
+        cache_(cache),
+        number_(number),
+        room_(cache.options()) {}
   ~LeaderSequence() override {
     const Command end = {.verb = Verb::kEnd, .sequence = number_};
     // A group that has failed, or was stopped, ends all the same.
@@ -23,14 +26,6 @@ class LeaderCache::LeaderSequence final : public Sequence {
   }
 
   uint64_t number() const { return number_; }
-
-  SequenceId id() const override { return own_.id(); }
-  uint64_t length() const override { return own_.length(); }
-  uint64_t cursor(uint32_t layer) const override { return own_.cursor(layer); }
-  SequenceStats stats() const override { return own_.stats(); }
-  uint64_t dropped_tokens() const override { return 0; }
-  LayerStreams Streams(uint32_t layer) const override { return own_.Streams(layer); }
-  LayerBlocks Blocks(uint32_t layer) const override { return own_.Blocks(layer); }
 
   Result<void> Reserve(uint64_t tokens) override {
     return room_.Grow(tokens, [this](uint64_t asked) -> Result<void> {
@@ -67,24 +62,12 @@ class LeaderCache::LeaderSequence final : public Sequence {
     return cache_.Refuse("commit");
   }
   Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept) override {
-    return own_.Select(kept);
-  }
-  Result<void> Retain(const Retention& retention) override { return own_.Retain(retention); }
-  Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
-                      std::span<float> out) const override {
-    return own_.Gather(layer, role, begin, end, out);
-  }
-  Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override {
-    return own_.Padded(layer, role, tokens_max);
-  }
-  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
-    return own_.View(layer, role, range);
+    return inner().Select(kept);
   }
 
  private:
   LeaderCache& cache_;
   const uint64_t number_;
-  ShareSequence& own_;
   ReservedRoom room_;
 };
 

@@ -526,12 +526,12 @@ TEST(SequenceParallel, RanksThatAreIdleWaitAsLongAsRank0IsThere) {
 TEST(SequenceParallel, Rank0HearsWhileItIsIdleThatARankIsGone) {
   auto machines = Machines(kF16, 4);
   Result<void> alive;
-  const auto ends =
-      RunOn(machines,
-            [&](LeaderCache& cache, Machine&) {
-              while (alive) alive = cache.Beat();
-            },
-            {.death = Schedule::Death{.rank = 2, .after_messages = 60}}, {.deadline_us = 2'000'000});
+  const auto ends = RunOn(machines,
+                          [&](LeaderCache& cache, Machine&) {
+                            while (alive) alive = cache.Beat();
+                          },
+                          {.death = Schedule::Death{.rank = 2, .after_messages = 60}},
+                          {.deadline_us = 2'000'000});
   ASSERT_FALSE(alive);
   EXPECT_THAT(alive.error().message, testing::ContainsRegex("rank ([1-3], )*2[ ,]"));
   for (const Result<void>& end : ends) EXPECT_FALSE(end);
