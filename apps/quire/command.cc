@@ -42,6 +42,14 @@ void PrintJson(const nlohmann::ordered_json& object) {
   FlushOutput();
 }
 
+void PrintObject(const nlohmann::ordered_json& object, bool as_json, int name_width) {
+  if (as_json) return PrintJson(object);
+  for (const auto& [name, value] : object.items()) {
+    fmt::print("{:<{}} {}\n", name, name_width,
+               value.is_string() ? value.get<std::string>() : value.dump());
+  }
+}
+
 namespace {
 
 struct Unit {

@@ -25,6 +25,8 @@ int Report(std::string_view command, const Error& error);
 
 /// One JSON object as one line on stdout.
 void PrintJson(const nlohmann::ordered_json& object);
+/// The same, or for people a line of each member's name and value.
+void PrintObject(const nlohmann::ordered_json& object, bool as_json, int name_width = 16);
 
 /// Parses "4000000000", "4GB" (10^9), "4GiB" (2^30), "512MiB", ...
 Result<uint64_t> ParseBytes(const std::string& text);

@@ -353,13 +353,7 @@ int RunEval(EvalFlags flags) {
   }
   const auto result = Evaluate(flags);
   if (!result) return Report("eval", result.error());
-  if (flags.json) {
-    PrintJson(*result);
-    return kOk;
-  }
-  for (const auto& [name, value] : result->items()) {
-    fmt::print("{:<16} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
-  }
+  PrintObject(*result, flags.json);
   return kOk;
 }
 

@@ -96,13 +96,7 @@ int RunSim(const SimFlags& flags) {
                                          {"unexplained", sum.unexplained},
                                          {"stuck", sum.stuck},
                                          {"digest", ToHex(digest.Finish())}};
-  if (flags.json) {
-    PrintJson(object);
-  } else {
-    for (const auto& [name, value] : object.items()) {
-      fmt::print("{:<12} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
-    }
-  }
+  PrintObject(object, flags.json, /*name_width=*/12);
   return sum.problems() == 0 ? kOk : kFailedCheck;
 }
 

@@ -56,21 +56,10 @@ nlohmann::ordered_json RecordJson(const tier::RecordSummary& record) {
           {"segment", record.location.segment}, {"offset", record.location.offset}};
 }
 
-void Print(const nlohmann::ordered_json& object) {
-  for (const auto& [name, value] : object.items()) {
-    fmt::print("{:<16} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
-  }
-}
-
 // `verifies`: damage is a failed check.
 int Finish(const StoreFlags& flags, const Result<tier::StoreReport>& report, bool verifies) {
   if (!report) return Report("store", report.error());
-  const auto object = ReportJson(*report);
-  if (flags.json) {
-    PrintJson(object);
-  } else {
-    Print(object);
-  }
+  PrintObject(ReportJson(*report), flags.json);
   if (report->secret_changed) {
     fmt::print(stderr,
                "store {}: SECRET is not the one that it was made with: put it back, or nothing is "
@@ -138,12 +127,11 @@ Result<int> RunRemote(const StoreFlags& flags, std::string_view what) {
   nlohmann::ordered_json object = {{"records", report.records},       {"bytes", report.bytes},
                                    {"publishers", report.publishers}, {"erased", report.erased},
                                    {"others", report.others},         {"removed", report.removed}};
-  if (!flags.json) {
-    if (what != "ls") Print(object);
-    return kOk;
+  if (what == "ls") {
+    if (!flags.json) return kOk;
+    object["list"] = std::move(list);
   }
-  if (what == "ls") object["list"] = std::move(list);
-  PrintJson(object);
+  PrintObject(object, flags.json);
   return kOk;
 }
 
@@ -157,11 +145,7 @@ Result<int> BenchRemote(const StoreFlags& flags) {
     object[name] = {
         {"gb_per_s", rate.gb_per_s}, {"cpu_s_per_gb", rate.cpu_s_per_gb}, {"failed", rate.failed}};
   }
-  if (flags.json) {
-    PrintJson(object);
-  } else {
-    Print(object);
-  }
+  PrintObject(object, flags.json);
   return kOk;
 }
 
@@ -186,11 +170,7 @@ Result<int> Rotate(const RotateFlags& flags) {
                                          {"renewed", report.renewed},
                                          {"keys", report.keys},
                                          {"old_keys", report.keys_old}};
-  if (flags.json) {
-    PrintJson(object);
-  } else {
-    Print(object);
-  }
+  PrintObject(object, flags.json);
   return kOk;
 }
 

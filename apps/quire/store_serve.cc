@@ -133,13 +133,7 @@ Result<int> Status(const StatusFlags& flags, bool of_namespace) {
     object["namespace"] = {
         {"blocks", usage.blocks}, {"live_bytes", usage.bytes_live}, {"bytes", usage.bytes}};
   }
-  if (flags.json) {
-    PrintJson(object);
-  } else {
-    for (const auto& [name, value] : object.items()) {
-      fmt::print("{:<16} {}\n", name, value.dump());
-    }
-  }
+  PrintObject(object, flags.json);
   return kOk;
 }
 

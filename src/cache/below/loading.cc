@@ -179,7 +179,7 @@ Plan Loading::FrontOf(const LoadJob& job, uint64_t tokens) {
   return PlanState::Wrap(std::move(front));
 }
 
-bool Loading::AdoptComputed(LoadJob& job, size_t count) {
+bool Loading::Adopt(LoadJob& job, size_t count) {
   if (count == 0) return true;
   const PlanState& plan = PlanState::Of(*job.plan);
   const uint64_t blocks = plan.path.size() + count;
@@ -193,7 +193,9 @@ bool Loading::AdoptComputed(LoadJob& job, size_t count) {
                   path.blocks.end());
   job.path.reserve(plan.load.keys.size());
   job.held.reserve((blocks + plan.load.keys.size()) * cache_.classes().count());
-  return search_.LeasePath(path, job.held);
+  if (search_.LeasePath(path, job.held)) return true;
+  job.path.clear();
+  return false;
 }
 
 size_t Loading::AttachLoaded(LoadJob& job, size_t first, size_t count) {

@@ -85,11 +85,15 @@ struct LoadJob {
   size_t started = 0;
   size_t attached = 0;
   size_t end = 0;  // those before it may still come
+  // A load that began earlier reads what this one begins with too: it is waited for.
+  std::shared_ptr<LoadJob> ahead{};
+  size_t ahead_first = 0;  // its entry that is our first
+  size_t ahead_count = 0;  // entries that both have from there on
   // From the end, until it has met what was computed.
   bool meets;
   size_t next = 0;                              // those from here on were started
   size_t came = 0;                              // and those from here on have come
-  size_t front = 0;                             // those before this one are the caller's own
+  size_t front = 0;                             // those before this one came otherwise
   uint32_t gets = 0;                            // records that are being loaded
   std::vector<std::shared_ptr<Get>> reading{};  // of these, what the store has not ended
   bool twins_failed = false;
@@ -147,6 +151,8 @@ class Loading final : private transfer::Worker {
   bool HasWaiting() override { return false; }
   bool AwaitCopies() override;
   bool TakeNew() QUIRE_REQUIRES(mutex_);
+  void FindAhead(LoadJob& job) QUIRE_REQUIRES(mutex_);
+  bool WaitsForAhead(LoadJob& job) QUIRE_REQUIRES(mutex_);
   bool Advance() QUIRE_REQUIRES(mutex_);
   static std::optional<Entries> NextToStart(LoadJob& job);
   void StartGets(LoadJob& job) QUIRE_REQUIRES(mutex_);
@@ -176,9 +182,9 @@ class Loading final : private transfer::Worker {
   // What comes of it in the cache: loading.cc.
 
   bool loads_from_end() const;
-  /// Holds the first `count` entries of a job, which its ticket's holder has published, so that
-  /// those after them can be attached. False: they are not all there.
-  bool AdoptComputed(LoadJob& job, size_t count);
+  /// Holds the first `count` entries of a job, which its ticket's holder has published, or another
+  /// load, so that those after them can be attached. False: they are not all there.
+  bool Adopt(LoadJob& job, size_t count);
   /// Publishes entries [first, first + count) of a job, which have been loaded, and holds them for
   /// it. Returns how many; those that follow may not be published.
   size_t AttachLoaded(LoadJob& job, size_t first, size_t count);

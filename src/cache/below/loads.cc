@@ -105,9 +105,48 @@ bool Loading::TakeNew() {
   MutexLock lock(new_mutex_);
   if (new_jobs_.empty()) return false;
   ended_.reserve(jobs_.size() + new_jobs_.size());
-  jobs_.insert(jobs_.end(), new_jobs_.begin(), new_jobs_.end());
+  jobs_.reserve(jobs_.size() + new_jobs_.size());
+  for (std::shared_ptr<LoadJob>& job : new_jobs_) {
+    FindAhead(*job);
+    jobs_.push_back(std::move(job));
+  }
   new_jobs_.clear();
   return true;
+}
+
+// A prompt that is asked for while it is prefetched, or prefetched twice, is read once. Where blocks
+// have more forms than one, another load may bring others than those that are wanted.
+void Loading::FindAhead(LoadJob& job) {
+  if (job.meets || !loads_from_end() || cache_.classes().has_ladder()) return;
+  const std::vector<Digest>& keys = PlanState::Of(*job.plan).load.keys;
+  for (const std::shared_ptr<LoadJob>& other : jobs_) {
+    if (other->meets || other->attached == other->end) continue;
+    const std::vector<Digest>& theirs = PlanState::Of(*other->plan).load.keys;
+    const auto first = std::ranges::find(theirs, keys.front());
+    if (first == theirs.end()) continue;
+    job.ahead = other;
+    job.ahead_first = static_cast<size_t>(first - theirs.begin());
+    job.ahead_count = static_cast<size_t>(
+        std::mismatch(first, theirs.end(), keys.begin(), keys.end()).first - first);
+    return;
+  }
+}
+
+// When the other load has attached what both want, or has ended, this one goes on behind what is
+// there; where that has gone again, it reads all of it itself.
+bool Loading::WaitsForAhead(LoadJob& job) {
+  if (job.ahead == nullptr) return false;
+  const LoadJob& ahead = *job.ahead;
+  const size_t there =
+      std::min(ahead.attached - std::min(ahead.attached, job.ahead_first), job.ahead_count);
+  const bool is_late = job.deadline_us != 0 && transfers_->NowMicros() >= job.deadline_us;
+  const bool is_wanted = job.attached < job.end;
+  if (is_wanted && there < job.ahead_count && !ahead.done && !is_late) return true;
+  job.ahead.reset();
+  if (!is_wanted || there == 0 || !Adopt(job, there)) return false;
+  for (size_t entry = 0; entry < there; ++entry) GiveBack(job, entry);
+  job.attached = job.started = job.front = there;
+  return false;
 }
 
 transfer::Worker::Turned Loading::Turn() {
@@ -143,6 +182,7 @@ bool Loading::Advance() {
       job.end = job.attached;
       CancelGets(job);
     }
+    if (WaitsForAhead(job)) continue;
     if (job.meets) TakeComputed(job);
     StartGets(job);
     if (job.meets) MeetComputed(job);
@@ -538,7 +578,7 @@ void Loading::MeetComputed(LoadJob& job) {
   job.blocks_ready = job.end - job.came;
   if (job.came > job.front) return;
   const size_t first = std::min(job.front, job.end);
-  if (first < job.end && !AdoptComputed(job, first)) {
+  if (first < job.end && !Adopt(job, first)) {
     job.end = job.attached;  // it is held no more, or may not be published
     return;
   }

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/sync_point.h"
 #include "cache/below/test_store.h"
 #include "cache/test_util.h"
 
@@ -29,6 +32,29 @@ class PrefetchTest : public testing::Test {
   }
   Result<uint64_t> Prefetch(TestCache& test) {
     return test.cache->Prefetch({.identity = &test.identity, .tokens = prompt_});
+  }
+
+  void TakeOver(bool goes) {
+    store_.DamageSegments(100'000);
+    const auto test = Make();
+    Must(Prefetch(*test));
+    Ticket ticket = Must(test->cache->Load(test->Acquire(prompt_), {}));
+    uint64_t evicted = 0;
+    {
+      const SyncPointHandler handler([&](std::string_view name) {
+        if (!goes || evicted > 0 || name != "acquire: before blocks are leased") return;
+        evicted = test->cache->Evict(100);
+      });
+      store_.Turn();
+    }
+    const uint64_t tokens = ticket.Take().resident_tokens();
+    ASSERT_GT(tokens, 0);
+    ASSERT_LT(tokens, kWholeTokens);
+    const uint64_t blocks = tokens / kBlock;
+    EXPECT_EQ(evicted, goes ? blocks : 0);
+    EXPECT_GE(store_.store->stats().records_loaded, (goes ? 2 : 1) * blocks);
+    EXPECT_EQ(test->cache->Evict(100), blocks);
+    EXPECT_EQ(test->slots_used(), 0);
   }
 
   TestStore store_;
@@ -72,6 +98,62 @@ TEST_F(PrefetchTest, ARequestThatComesMeanwhileIsAnsweredAsEver) {
     EXPECT_EQ(want, have);
   }
 }
+
+TEST_F(PrefetchTest, WhatIsAskedForMeanwhileIsReadOnce) {
+  for (const uint64_t turned_us : {0, 50, 150, 400}) {
+    const auto test = Make();
+    const uint64_t before = store_.store->stats().records_loaded;
+    EXPECT_EQ(Must(Prefetch(*test)), kWholeTokens);
+    EXPECT_EQ(Must(Prefetch(*test)), kWholeTokens);
+    store_.Turn(turned_us);
+    Ticket ticket = Must(test->cache->Load(test->Acquire(prompt_), {}));
+    store_.Turn();
+    ASSERT_TRUE(ticket.IsDone());
+    EXPECT_EQ(ticket.Take().resident_tokens(), kWholeTokens);
+    EXPECT_EQ(store_.store->stats().records_loaded, before + 10) << turned_us;
+    EXPECT_EQ(test->cache->Evict(100), 10);
+    EXPECT_EQ(test->slots_used(), 0);
+  }
+}
+
+TEST_F(PrefetchTest, WhatIsLongerIsReadBehindIt) {
+  const auto test = Make();
+  const auto front = std::span(prompt_).first(4 * kBlock + 1);
+  Ticket first = Must(test->cache->Load(test->Acquire(front), {}));
+  Ticket second = Must(test->cache->Load(test->Acquire(prompt_), {}));
+  store_.Turn();
+  EXPECT_EQ(first.Take().resident_tokens(), 4 * kBlock);
+  EXPECT_EQ(second.progress().blocks_ready, 6) << "the others are the first one's";
+  EXPECT_EQ(second.Take().resident_tokens(), kWholeTokens);
+  EXPECT_EQ(store_.store->stats().records_loaded, 10);
+}
+
+TEST_F(PrefetchTest, ALoadThatIsGivenUpKeepsNoOtherOneWaiting) {
+  const auto test = Make();
+  const auto load = [&](uint64_t timeout_us) {
+    return Must(test->cache->Load(test->Acquire(prompt_), {.timeout_us = timeout_us}));
+  };
+  Ticket first = load(0);
+  Ticket second = load(0);
+  Ticket late = load(1);
+  Ticket cancelled = load(0);
+  cancelled.Cancel();
+  store_.clock.Advance(10);
+  for (int i = 0; i < 10 && !late.IsDone(); ++i) store_.transfers->Tick(0);
+  for (Ticket* const ticket : {&late, &cancelled}) {
+    ASSERT_TRUE(ticket->IsDone());
+    EXPECT_EQ(ticket->Take().reason(), MissReason::kLoadLate);
+  }
+  EXPECT_FALSE(second.IsDone());
+  first.Cancel();
+  store_.Turn();
+  EXPECT_TRUE(first.IsDone());
+  EXPECT_EQ(second.Take().resident_tokens(), kWholeTokens);
+}
+
+// Where the other one ends early, what came of it is taken over, unless it has gone again.
+TEST_F(PrefetchTest, WhatADamagedRecordEndsIsTakenOver) { TakeOver(/*goes=*/false); }
+TEST_F(PrefetchTest, WhatWentAgainIsReadOnceMore) { TakeOver(/*goes=*/true); }
 
 TEST_F(PrefetchTest, ACacheThatEndsMeanwhileEndsIt) {
   for (const uint64_t turned_us : {0, 50, 150, 400}) {

@@ -46,25 +46,25 @@ OrderedJson ErrorJson(const ApiError& error) {
             {"code", or_null(error.code)}}}};
 }
 
+std::unexpected<ApiError> Refusal(uint32_t status, std::string type, std::string code,
+                                  std::string message, std::string param) {
+  return std::unexpected(ApiError{.status = status,
+                                  .type = std::move(type),
+                                  .code = std::move(code),
+                                  .param = std::move(param),
+                                  .message = std::move(message)});
+}
+
 std::unexpected<ApiError> BadRequest(std::string param, std::string message) {
-  return std::unexpected(ApiError{.status = 400,
-                                  .type = "invalid_request_error",
-                                  .param = Echo(param),
-                                  .message = Echo(message, kMessageBytesMax)});
+  return Refusal(400, "invalid_request_error", "", Echo(message, kMessageBytesMax), Echo(param));
 }
 
 std::unexpected<ApiError> NotFound(std::string message) {
-  return std::unexpected(ApiError{.status = 404,
-                                  .type = "invalid_request_error",
-                                  .code = "not_found",
-                                  .message = std::move(message)});
+  return Refusal(404, "invalid_request_error", "not_found", std::move(message));
 }
 
 std::unexpected<ApiError> TooMany(std::string message) {
-  return std::unexpected(ApiError{.status = 429,
-                                  .type = "rate_limit_error",
-                                  .code = "too_many_requests",
-                                  .message = std::move(message)});
+  return Refusal(429, "rate_limit_error", "too_many_requests", std::move(message));
 }
 
 ApiError FromError(const Error& error) {

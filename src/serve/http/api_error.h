@@ -41,6 +41,8 @@ void LogDetail(ApiError& error, std::string_view request_id);
 /// {"error": {"message", "type", "param", "code"}}
 OrderedJson ErrorJson(const ApiError& error);
 
+std::unexpected<ApiError> Refusal(uint32_t status, std::string type, std::string code,
+                                  std::string message, std::string param = {});
 /// 400: a field of the request cannot be honoured.
 std::unexpected<ApiError> BadRequest(std::string param, std::string message);
 std::unexpected<ApiError> NotFound(std::string message);

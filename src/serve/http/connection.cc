@@ -269,13 +269,9 @@ class StreamConnection final : public Connection,
     TransportCounters& transport = context_.service.transport();
     const auto no_room = [&]() -> ApiResult<void> {
       ++transport.bodies_refused;
-      return std::unexpected(ApiError{
-          .status = 503,
-          .type = "server_error",
-          .code = "too_many_bodies",
-          .message =
-              "the server reads as many bodies, of this tenant or in all, as it has room for; try "
-              "again"});
+      return Refusal(503, "server_error", "too_many_bodies",
+                     "the server reads as many bodies, of this tenant or in all, as it has room "
+                     "for; try again");
     };
     const auto length = parser.content_length();
     if (length && !charge.GrowTo(*length)) co_return no_room();

@@ -35,10 +35,7 @@ std::string Harmless(std::string_view text) {
 bool IsHost(std::string_view text) { return HasOnly(text, "-._~%!$&'()*+,;=:[]"); }
 
 std::unexpected<ApiError> Malformed(std::string message) {
-  return std::unexpected(ApiError{.status = 400,
-                                  .type = "invalid_request_error",
-                                  .code = "bad_request",
-                                  .message = std::move(message)});
+  return Refusal(400, "invalid_request_error", "bad_request", std::move(message));
 }
 
 /// All fields of a name.
@@ -129,10 +126,8 @@ ApiResult<HttpRequest> ReadHead(const RequestLine& line, std::span<const HeaderF
   const std::string expected = first("Expect");
   if (expected.empty() || line.version < 11) return request;
   if (!EqualsIgnoringCase(expected, "100-continue")) {
-    return std::unexpected(ApiError{.status = 417,
-                                    .type = "invalid_request_error",
-                                    .code = "expectation_failed",
-                                    .message = "the only Expect that is met is 100-continue"});
+    return Refusal(417, "invalid_request_error", "expectation_failed",
+                   "the only Expect that is met is 100-continue");
   }
   request.wants_continue = true;
   return request;

@@ -154,10 +154,7 @@ Result<void> Service::AddTenants(const KeysFile& keys) {
 
 ApiResult<Caller> Service::CallerOf(const HttpRequest& request) const {
   const auto refused = [](uint32_t status, std::string code, std::string message) {
-    return std::unexpected(ApiError{.status = status,
-                                    .type = "authentication_error",
-                                    .code = std::move(code),
-                                    .message = std::move(message)});
+    return Refusal(status, "authentication_error", std::move(code), std::move(message));
   };
   if (request.by_operator_listener) {
     if (!IsLoopbackHost(request.host)) {
@@ -202,10 +199,7 @@ Handled Service::Begin(const HttpRequest& head) {
 
 ApiResult<void> Service::Admit(const HttpRequest& head, const Route& route, Handled& handled) {
   const auto refused = [](uint32_t status, std::string code, std::string message) {
-    return std::unexpected(ApiError{.status = status,
-                                    .type = "invalid_request_error",
-                                    .code = std::move(code),
-                                    .message = std::move(message)});
+    return Refusal(status, "invalid_request_error", std::move(code), std::move(message));
   };
   if (!route.is_open) {
     QUIRE_ASSIGN(handled.caller, CallerOf(head));
@@ -264,13 +258,10 @@ void Service::Finish(const HttpRequest& request, Handled& handled) {
 ApiResult<void> Service::CheckWithRanks(const HttpRequest& request, const Route& route) const {
   const bool only_looks = request.method == "GET" || request.method == "HEAD";
   if (options_.ranks_mode.empty() || only_looks) return {};
-  return std::unexpected(
-      ApiError{.status = 501,
-               .type = "invalid_request_error",
-               .code = "not_with_ranks",
-               .message = fmt::format("{}: not possible with --ranks {}, the other {} would not "
-                                      "hear of it; serve from one process for that",
-                                      route.name, options_.ranks_mode, options_.ranks_count - 1)});
+  return Refusal(501, "invalid_request_error", "not_with_ranks",
+                 fmt::format("{}: not possible with --ranks {}, the other {} would not hear of it; "
+                             "serve from one process for that",
+                             route.name, options_.ranks_mode, options_.ranks_count - 1));
 }
 
 ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, Handled& handled) {

@@ -21,11 +21,8 @@ uint64_t RandomSeed() {
 }
 
 std::unexpected<ApiError> TooLong(std::string param, std::string message) {
-  return std::unexpected(ApiError{.status = 400,
-                                  .type = "invalid_request_error",
-                                  .code = "context_length_exceeded",
-                                  .param = std::move(param),
-                                  .message = std::move(message)});
+  return Refusal(400, "invalid_request_error", "context_length_exceeded", std::move(message),
+                 std::move(param));
 }
 
 }  // namespace
@@ -82,14 +79,11 @@ ApiResult<std::unique_ptr<Call>> Service::StartTurn(ApiCall call, const Caller& 
 ApiResult<std::shared_ptr<const ServedAdapter>> Service::AdapterOf(const std::string& model) const {
   if (model.empty() || model == options_.model_name) return nullptr;
   if (auto adapter = context_.engine.adapters().Find(model)) return *std::move(adapter);
-  return std::unexpected(
-      ApiError{.status = 404,
-               .type = "invalid_request_error",
-               .code = "model_not_found",
-               .param = "model",
-               .message = fmt::format("there is no model '{}'; this server has '{}' and what else "
-                                      "GET /v1/models lists",
-                                      model.substr(0, 64), options_.model_name)});
+  return Refusal(404, "invalid_request_error", "model_not_found",
+                 fmt::format("there is no model '{}'; this server has '{}' and what else GET "
+                             "/v1/models lists",
+                             model.substr(0, 64), options_.model_name),
+                 "model");
 }
 
 const std::string& Service::ModelName(const ServedAdapter* adapter) const {

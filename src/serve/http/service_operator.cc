@@ -50,12 +50,9 @@ bool IsBelow(const std::filesystem::path& path, const std::filesystem::path& dir
 
 ApiResult<void> Service::CheckOperator(const Caller& caller) const {
   if (caller.is_operator) return {};
-  return std::unexpected(
-      ApiError{.status = 403,
-               .type = "permission_error",
-               .code = "operator_only",
-               .message = "this is for the operator: ask at --operator-listen, or with a key of a "
-                          "tenant that has `operator = true` in the keys file"});
+  return Refusal(403, "permission_error", "operator_only",
+                 "this is for the operator: ask at --operator-listen, or with a key of a tenant "
+                 "that has `operator = true` in the keys file");
 }
 
 ApiResult<Reply> Service::Operate(const HttpRequest& request, Way way, const Caller& caller) {
@@ -209,11 +206,9 @@ ApiResult<Reply> Service::Erase(const HttpRequest& request) {
 // A path from a call reads nothing outside of the operator's directory, through links neither.
 ApiResult<std::string> Service::AdapterPath(const std::string& said) const {
   if (options_.adapter_directory.empty()) {
-    return std::unexpected(ApiError{.status = 403,
-                                    .type = "permission_error",
-                                    .code = "no_adapter_directory",
-                                    .message = "adapters are loaded from below the directory of "
-                                               "--adapter-directory, and the server has none"});
+    return Refusal(403, "permission_error", "no_adapter_directory",
+                   "adapters are loaded from below the directory of --adapter-directory, and the "
+                   "server has none");
   }
   std::error_code failed;
   const auto directory = std::filesystem::canonical(options_.adapter_directory, failed);
@@ -221,13 +216,9 @@ ApiResult<std::string> Service::AdapterPath(const std::string& said) const {
   for (const char* const file : {"", "adapter_config.json", "adapter_model.safetensors"}) {
     const auto path = std::filesystem::canonical(directory / said / file, failed);
     if (failed || !IsBelow(path, directory)) {
-      return std::unexpected(ApiError{
-          .status = 404,
-          .type = "invalid_request_error",
-          .code = "not_found",
-          .param = "lora_path",
-          .message =
-              fmt::format("there is no adapter at {} below --adapter-directory", Echo(said))});
+      return Refusal(404, "invalid_request_error", "not_found",
+                     fmt::format("there is no adapter at {} below --adapter-directory", Echo(said)),
+                     "lora_path");
     }
   }
   return std::filesystem::canonical(directory / said, failed).string();

@@ -60,10 +60,7 @@ ApiResult<SessionTable::Entries::const_iterator> SessionTable::FindFree(
   QUIRE_ASSIGN(const auto found, Find(caller, name));
   const Entry& entry = found->second;
   const auto conflict = [](std::string code, std::string message) {
-    return std::unexpected(ApiError{.status = 409,
-                                    .type = "conflict_error",
-                                    .code = std::move(code),
-                                    .message = std::move(message)});
+    return Refusal(409, "conflict_error", std::move(code), std::move(message));
   };
   if (!entry.unusable.empty()) return conflict("session_unusable", entry.unusable);
   if (entry.calls_under_way > 0) {
