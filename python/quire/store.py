@@ -200,7 +200,7 @@ class BlockStore:
                  keys: str | os.PathLike[str] | None = None, keys_command: str = "",
                  key: bytes | None = None) -> None:
         """Opens the store in a directory, or makes one; "unix:PATH": the store that another process
-        serves at this socket. Everything but namespace is its owner's choice then.
+        serves at this socket. Everything but namespace is its owner's choice then, and keys are refused.
 
         cap_bytes: of all its files together, never exceeded. block_bytes_max: longest block; 0: 64
         MiB, or a sixteenth of the cap where that is less. commit_interval_s: what a crash may lose.

@@ -85,10 +85,12 @@ def longest_stall(call):
 
     counter = threading.Thread(target=count)
     counter.start()
-    time.sleep(0.01)
-    start = time.monotonic()
-    call()
-    seconds = time.monotonic() - start
-    done.set()
-    counter.join()
+    try:
+        time.sleep(0.01)
+        start = time.monotonic()
+        call()
+        seconds = time.monotonic() - start
+    finally:
+        done.set()
+        counter.join()
     return longest[0] / seconds

@@ -139,7 +139,7 @@ def test_an_answer_that_is_cancelled_leaves_its_session_as_it_was(engine):
     # From another thread, while one waits.
     answer = session.turn("Once", max_tokens=2000, stop=False)
     next(answer)
-    thread = threading.Thread(target=answer.cancel)
+    thread = threading.Timer(0.05, answer.cancel)
     thread.start()
     assert answer.read().finish == "cancelled"
     thread.join()

@@ -15,6 +15,7 @@ namespace quire::remote {
 namespace {
 
 constexpr uint64_t kFirstAnswerUs = 2'000'000;
+constexpr uint64_t kFirstAnswerMostUs = 10'000'000;
 constexpr uint64_t kS3RequestUs = 5'000'000;  // it is farther away, as a rule
 
 void WarnOfKeyReaders(const std::string& path) {
@@ -58,7 +59,7 @@ Result<OpenedRemote> OpenRemote(const RemoteRequest& request, const Clock& clock
   if (address.kind == RemoteKind::kS3) options.request_us = kS3RequestUs;
   if (address.request_us != 0) options.request_us = address.request_us;
   opened.records = std::make_unique<RemoteRecords>(std::move(objects), key, options, clock);
-  if (!opened.records->Await(std::max(kFirstAnswerUs, address.request_us))) {
+  if (!opened.records->Await(std::clamp(address.request_us, kFirstAnswerUs, kFirstAnswerMostUs))) {
     LogWarn("remote {}: it does not answer; it is asked again later", Describe(address));
   }
   return opened;

@@ -149,7 +149,8 @@ RedisLink* RedisLoop::LinkOf(const HostAndPort& to, int which) {
   RedisLink& link = node.links[static_cast<size_t>(which)];
   if (link.is_open()) return &link;
   if (now_us_ < node.down_until_us) return nullptr;
-  link.Open(to, tls_.get(), address_.user, credentials_.redis_password, now_us_);
+  link.Open(to, tls_.get(), address_.user, credentials_.redis_password, address_.request_us,
+            now_us_);
   if (link.is_open()) return &link;
   Fail(to, link, link.Failure(now_us_));
   return nullptr;

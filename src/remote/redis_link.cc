@@ -31,7 +31,8 @@ uint64_t AnswerBytesOf(const RedisCommand& command) {
 }  // namespace
 
 void RedisLink::Open(const HostAndPort& to, const TlsContext* tls, const std::string& user,
-                     const std::string& password, uint64_t now_us) {
+                     const std::string& password, uint64_t request_us, uint64_t now_us) {
+  request_us_ = request_us;
   reader_ = {};
   outgoing_.clear();
   waiting_.clear();
@@ -160,8 +161,8 @@ std::string RedisLink::Failure(uint64_t now_us) const {
     return now_us > opened_us_ + kConnectUs ? "no connection within a second" : "";
   }
   if (in_flight_.empty()) return "";
-  const bool is_silent = now_us > progress_us_ + kSilenceUs;
-  const bool is_slow = now_us > in_flight_.front().sent_us + kAnswerUs;
+  const bool is_silent = now_us > progress_us_ + std::max(kSilenceUs, request_us_);
+  const bool is_slow = now_us > in_flight_.front().sent_us + std::max(kAnswerUs, request_us_);
   return is_silent || is_slow ? "no answer in time" : "";
 }
 

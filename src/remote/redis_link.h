@@ -33,9 +33,10 @@ struct RedisCommand {
 /// Threads: one
 class RedisLink {
  public:
-  /// Begins to connect, and logs in where there is a password.
+  /// Begins to connect, and logs in where there is a password. An answer may take `request_us`, or
+  /// as long as usual where that is less.
   void Open(const HostAndPort& to, const TlsContext* tls, const std::string& user,
-            const std::string& password, uint64_t now_us);
+            const std::string& password, uint64_t request_us, uint64_t now_us);
   bool is_open() const { return socket_.state() != Socket::State::kFailed; }
   bool is_idle() const { return in_flight_.empty(); }
   int descriptor() const { return socket_.descriptor(); }
@@ -74,6 +75,7 @@ class RedisLink {
   std::deque<Piece> outgoing_;
   size_t sent_ = 0;    // of the first piece
   size_t unsent_ = 0;  // commands in flight that are not sent whole
+  uint64_t request_us_ = 0;
   uint64_t opened_us_ = 0;
   uint64_t progress_us_ = 0;
   std::string broken_{};

@@ -138,15 +138,15 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
         server.ask("/v1/completions", {"prompt": "a" * 1000, "max_tokens": 8}, key=ALICE)
         start = resident_bytes(server)
         # A pause of the machine hits one crowd; a server that blocks is slow in each of them.
-        for _ in range(3):
+        for _ in range(6):
             watch, flood, after, said = crowd(server, start, sent, key)
             print(said)
             assert all(f"'{status}'" in flood for status in expected), said
             assert after < start + (50 << 20), said
             assert watch.peak < start + (400 << 20), said
-            if watch.slowest_ms < 1000 + watch.overslept_ms:
+            if watch.slowest_ms < 200 + watch.overslept_ms:
                 break
-        assert watch.slowest_ms < 1000 + watch.overslept_ms, said
+        assert watch.slowest_ms < 200 + watch.overslept_ms, said
         metrics = server.ask("/metrics", url=server.operator_url)[1]
         assert "\nquire_http_body_bytes 0\n" in metrics
         if key:

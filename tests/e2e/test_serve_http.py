@@ -183,7 +183,9 @@ def test_a_client_that_left_altogether_is_cancelled(server):
     before = len(server.lines())
     with server.connect() as connection:
         connection.sendall(completion(7000))
+        deadline = time.monotonic() + 60
         while not server.ask("/v1/cache", url=server.operator_url)[1]["calls"]:
+            assert time.monotonic() < deadline
             time.sleep(0.01)
     server.wait_idle()
     line = server.wait_for_lines(1, after=before, path="/v1/completions", status=499)[0]

@@ -68,6 +68,17 @@ def test_a_prompt_that_is_expected_is_read_ahead(tmp_path):
         assert server.ask("/v1/cache/prefetch", {"prompt": PROMPT, "model": "other"})[0] == 404
     with quire_server.serving(tmp_path / "c") as server:
         assert server.ask("/v1/cache/prefetch", {"prompt": PROMPT})[1]["loading_tokens"] == 0
+    # A call that comes meanwhile reads nothing once more, unless the prefetch ends just while it is planned.
+    loaded = []
+    for attempt in range(5):
+        with quire_server.serving(tmp_path / f"d{attempt}", "--store", tmp_path / "store", "--load", "always") as server:
+            server.ask("/v1/cache/prefetch", {"prompt": PROMPT})
+            assert ask(server, PROMPT, "meanwhile")[0] == text
+            metrics = server.ask("/metrics")[1]
+        loaded.append(int(metrics.split("\nquire_store_loaded_records_total ")[1].split()[0]))
+        if loaded[-1] == len(PROMPT) // 16:
+            return
+    raise AssertionError(loaded)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

@@ -117,7 +117,7 @@ Result<std::shared_ptr<LoadJob>> Loading::Begin(Plan plan, const LoadOptions& op
   }
   job->begin_us = transfers_ != nullptr ? transfers_->NowMicros() : 0;
   if (load.keys.empty()) {
-    job->end_us = job->begin_us;
+    job->end_us = job->begin_us.load();
     job->done = true;
     job->left = true;
     return job;
@@ -189,10 +189,10 @@ bool Loading::Adopt(LoadJob& job, size_t count) {
   CutToHit(cache_.classes(), prompt.size(), path);
   if (path.blocks.size() < blocks) return false;
   // Once they are held nothing may fail.
+  job.path.reserve(count + plan.load.keys.size());
+  job.held.reserve((blocks + plan.load.keys.size()) * cache_.classes().count());
   job.path.assign(path.blocks.begin() + static_cast<ptrdiff_t>(plan.path.size()),
                   path.blocks.end());
-  job.path.reserve(plan.load.keys.size());
-  job.held.reserve((blocks + plan.load.keys.size()) * cache_.classes().count());
   if (search_.LeasePath(path, job.held)) return true;
   job.path.clear();
   return false;
@@ -404,11 +404,13 @@ LoadProgress Ticket::progress() const {
   const cache::LoadList& load = cache::PlanState::Of(*job_->plan).load;
   const uint64_t end_us =
       job_->done ? job_->end_us.load() : job_->loading.cache().transfers()->NowMicros();
+  const uint64_t adopted = job_->adopted;
+  const uint64_t block_bytes = load.keys.empty() ? 0 : load.bytes / load.keys.size();
   return {.blocks = load.keys.size(),
-          .blocks_ready = job_->blocks_ready,
-          .bytes = load.bytes,
+          .blocks_ready = job_->blocks_ready + adopted,
+          .bytes = load.bytes - adopted * block_bytes,
           .meet_tokens = job_->TokensBefore(job_->unread),
-          .elapsed_us = end_us - job_->begin_us};
+          .elapsed_us = end_us - std::min<uint64_t>(end_us, job_->begin_us)};
 }
 
 Plan Ticket::Front(uint64_t tokens) const { return job_->loading.FrontOf(*job_, tokens); }

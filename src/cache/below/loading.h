@@ -60,9 +60,9 @@ struct LoadJob {
   Loading& loading;
   std::optional<Plan> plan;  // until the ticket ends
   const LoadOptions options;
-  const bool has_ticket;     // else what came is let go of at its end
-  uint64_t begin_us = 0;     // by the store's clock
-  uint64_t deadline_us = 0;  // 0: none
+  const bool has_ticket;               // else what came is let go of at its end
+  std::atomic<uint64_t> begin_us = 0;  // of what it reads itself, by the store's clock
+  uint64_t deadline_us = 0;            // 0: none
   tier::PublisherId publisher{};
 
   std::vector<PerClass<SlotId>> slots{};   // where each block is loaded; none: that one is not
@@ -100,6 +100,7 @@ struct LoadJob {
   bool device_failed = false;  // what came is not in its slots
 
   std::atomic<uint64_t> blocks_ready = 0;
+  std::atomic<uint64_t> adopted = 0;   // entries that another load brought
   std::atomic<uint64_t> unread = 0;    // entries before those that came, from the end
   std::atomic<uint64_t> computed = 0;  // entries that the ticket's holder has published itself
   std::atomic<uint64_t> end_us = 0;    // 0: it has not ended

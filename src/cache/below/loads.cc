@@ -102,33 +102,39 @@ void Loading::EndPrefetches() {
 
 // If memory runs out, none.
 bool Loading::TakeNew() {
-  MutexLock lock(new_mutex_);
-  if (new_jobs_.empty()) return false;
-  ended_.reserve(jobs_.size() + new_jobs_.size());
-  jobs_.reserve(jobs_.size() + new_jobs_.size());
-  for (std::shared_ptr<LoadJob>& job : new_jobs_) {
+  std::vector<std::shared_ptr<LoadJob>> taken;
+  {
+    MutexLock lock(new_mutex_);
+    if (new_jobs_.empty()) return false;
+    ended_.reserve(jobs_.size() + new_jobs_.size());
+    jobs_.reserve(jobs_.size() + new_jobs_.size());
+    taken.swap(new_jobs_);
+  }
+  for (std::shared_ptr<LoadJob>& job : taken) {
     FindAhead(*job);
     jobs_.push_back(std::move(job));
   }
-  new_jobs_.clear();
   return true;
 }
 
 // A prompt that is asked for while it is prefetched, or prefetched twice, is read once. Where blocks
-// have more forms than one, another load may bring others than those that are wanted.
+// have more forms than one, another load may bring others than those that are wanted. It is waited
+// for only if it has begun to read what this one begins with.
 void Loading::FindAhead(LoadJob& job) {
-  if (job.meets || !loads_from_end() || cache_.classes().has_ladder()) return;
+  if (job.meets || !loads_from_end()) return;
   const std::vector<Digest>& keys = PlanState::Of(*job.plan).load.keys;
   for (const std::shared_ptr<LoadJob>& other : jobs_) {
-    if (other->meets || other->attached == other->end) continue;
+    if (other->meets) continue;
     const std::vector<Digest>& theirs = PlanState::Of(*other->plan).load.keys;
     const auto first = std::ranges::find(theirs, keys.front());
-    if (first == theirs.end()) continue;
+    const auto entry = static_cast<size_t>(first - theirs.begin());
+    if (entry >= other->end || entry > other->started) continue;
+    const auto common = std::mismatch(first, theirs.end(), keys.begin(), keys.end()).first;
+    const auto count = static_cast<size_t>(common - first);
+    if (count <= job.ahead_count) continue;
     job.ahead = other;
-    job.ahead_first = static_cast<size_t>(first - theirs.begin());
-    job.ahead_count = static_cast<size_t>(
-        std::mismatch(first, theirs.end(), keys.begin(), keys.end()).first - first);
-    return;
+    job.ahead_first = entry;
+    job.ahead_count = count;
   }
 }
 
@@ -142,10 +148,12 @@ bool Loading::WaitsForAhead(LoadJob& job) {
   const bool is_late = job.deadline_us != 0 && transfers_->NowMicros() >= job.deadline_us;
   const bool is_wanted = job.attached < job.end;
   if (is_wanted && there < job.ahead_count && !ahead.done && !is_late) return true;
+  if (is_wanted && there > 0 && Adopt(job, there)) {
+    for (size_t entry = 0; entry < there; ++entry) GiveBack(job, entry);
+    job.attached = job.started = job.front = job.adopted = there;
+  }
   job.ahead.reset();
-  if (!is_wanted || there == 0 || !Adopt(job, there)) return false;
-  for (size_t entry = 0; entry < there; ++entry) GiveBack(job, entry);
-  job.attached = job.started = job.front = there;
+  job.begin_us = transfers_->NowMicros();
   return false;
 }
 

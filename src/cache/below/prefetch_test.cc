@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/sync_point.h"
@@ -120,10 +121,13 @@ TEST_F(PrefetchTest, WhatIsLongerIsReadBehindIt) {
   const auto test = Make();
   const auto front = std::span(prompt_).first(4 * kBlock + 1);
   Ticket first = Must(test->cache->Load(test->Acquire(front), {}));
-  Ticket second = Must(test->cache->Load(test->Acquire(prompt_), {}));
+  Plan plan = test->Acquire(prompt_);
+  const uint64_t bytes = plan.loadable_bytes();
+  Ticket second = Must(test->cache->Load(std::move(plan), {}));
   store_.Turn();
   EXPECT_EQ(first.Take().resident_tokens(), 4 * kBlock);
-  EXPECT_EQ(second.progress().blocks_ready, 6) << "the others are the first one's";
+  EXPECT_EQ(second.progress().blocks_ready, 10);
+  EXPECT_EQ(second.progress().bytes, bytes / 10 * 6) << "the others are the first one's";
   EXPECT_EQ(second.Take().resident_tokens(), kWholeTokens);
   EXPECT_EQ(store_.store->stats().records_loaded, 10);
 }
