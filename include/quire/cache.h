@@ -322,7 +322,8 @@ class Cache {
   /// Begins to read the plan's loadable blocks from the store into free slots, which are taken at
   /// once; resident blocks stay pinned meanwhile. Each record is compared with its whole identity
   /// and its checksums first; blocks after one that cannot be loaded must be computed. A plan with
-  /// nothing to load is done at once.
+  /// nothing to load is done at once. From the front, where all layers see all of a prompt, what
+  /// another load reads already is waited for and not read again.
   ///
   /// Errors: kNoSpace as Open, for the slots; kUnsupported LoadOrder::kFromEnd where layers have a
   ///         window, or with residual_tokens: queries there do not see all of the prompt, so its

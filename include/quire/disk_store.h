@@ -194,7 +194,7 @@ struct LoadOptions {
 struct LoadProgress {
   uint64_t blocks = 0;        // to be loaded
   uint64_t blocks_ready = 0;  // loaded and verified, all layers
-  uint64_t bytes = 0;         // of all blocks
+  uint64_t bytes = 0;         // of all blocks but those that another load brought
   // kFromEnd: tokens of the prompt before the loaded blocks. Computing beyond them is of no use.
   uint64_t meet_tokens = 0;
   uint64_t elapsed_us = 0;  // by the store's clock, to its end

@@ -771,7 +771,7 @@ typedef struct quire_load_progress {
   size_t size;
   uint64_t blocks;        // to be loaded
   uint64_t blocks_ready;  // loaded and verified, all layers
-  uint64_t bytes;         // of all blocks
+  uint64_t bytes;         // of all blocks but those that another load brought
   uint64_t
       meet_tokens;      // from_end: tokens before what has come; computing on from there is useless
   uint64_t elapsed_us;  // to its end

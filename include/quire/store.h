@@ -38,7 +38,8 @@ struct StoreKeys {
 
 struct BlockStoreOptions {
   // Made when it does not exist; its parent must. "unix:PATH": the store that another process
-  // serves at this socket; everything below is its owner's choice then, and is not looked at.
+  // serves at this socket; everything below is its owner's choice then, and is not looked at, but
+  // for keys, which are refused.
   std::string directory{};
   uint64_t bytes_cap = uint64_t{8} << 30;  // of all files of the store together, never exceeded
   // Longest block, up to 2 GiB - 12 KiB. 0: 64 MiB, or a sixteenth of the cap where that is less. A
