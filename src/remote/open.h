@@ -26,7 +26,8 @@ struct OpenedRemote {
 };
 
 /// Connects, and waits for the first answer, 2 s or as long as the address says that a read may
-/// take, but 10 s at most. A remote that does not answer is open all the same, and asked again later.
+/// take, but 10 s at most. A remote that does not answer is open all the same, and asked again
+/// later.
 ///
 /// Errors: kInvalidArgument, kNotFound, kIo the address, the key file, the credentials
 Result<OpenedRemote> OpenRemote(const RemoteRequest& request, const Clock& clock);

@@ -117,9 +117,9 @@ bool Loading::TakeNew() {
   return true;
 }
 
-// A prompt that is asked for while it is prefetched, or prefetched twice, is read once. Where blocks
-// have more forms than one, another load may bring others than those that are wanted. It is waited
-// for only if it has begun to read what this one begins with.
+// A prompt that is asked for while it is prefetched, or prefetched twice, is read once. Where
+// blocks have more forms than one, another load may bring others than those that are wanted. It is
+// waited for only if it has begun to read what this one begins with.
 void Loading::FindAhead(LoadJob& job) {
   if (job.meets || !loads_from_end()) return;
   const std::vector<Digest>& keys = PlanState::Of(*job.plan).load.keys;
