@@ -124,7 +124,7 @@ std::vector<Error> ErrorsOf(uint32_t size, const Schedule& schedule,
 
 // Whatever the others were doing, and whichever of them notices first.
 TEST(Group, NamesARankThatDiesOnAllOthers) {
-  for (uint64_t after = 0; after < 40; after += 7) {
+  for (uint64_t after = 0; after < 40; after += 3) {
     const uint32_t victim = after % 4;
     const auto errors = ErrorsOf(
         4, {.seed = after + 1, .delay_us_max = 50, .death = Schedule::Death{victim, after}},

@@ -144,9 +144,9 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
             assert all(f"'{status}'" in flood for status in expected), said
             assert after < start + (50 << 20), said
             assert watch.peak < start + (400 << 20), said
-            if watch.slowest_ms < 200 + watch.overslept_ms:
+            if watch.slowest_ms < 100 + watch.overslept_ms:
                 break
-        assert watch.slowest_ms < 200 + watch.overslept_ms, said
+        assert watch.slowest_ms < 100 + watch.overslept_ms, said
         metrics = server.ask("/metrics", url=server.operator_url)[1]
         assert "\nquire_http_body_bytes 0\n" in metrics
         if key:
@@ -202,11 +202,14 @@ def test_idle_connections_shut_nobody_out(tmp_path):
                               "127.0.0.1:0") as server:
         kept = known(server, ALICE)
         with sockets(server.port, 520):
-            begin = time.monotonic()  # the idle ones leave after a minute
-            assert server.ask("/healthz")[0] == 200
-            assert server.ask("/v1/models", key=ALICE)[0] == 200
-            assert server.ask("/healthz", url=server.operator_url)[0] == 200
-            assert time.monotonic() - begin < 30
+            took_s = []
+            for _ in range(5):  # a pause of the machine hits one of them; the idle ones leave after a minute
+                begin = time.monotonic()
+                assert server.ask("/healthz")[0] == 200
+                assert server.ask("/v1/models", key=ALICE)[0] == 200
+                assert server.ask("/healthz", url=server.operator_url)[0] == 200
+                took_s.append(time.monotonic() - begin)
+            assert min(took_s) < 2
             assert is_open(kept), "one with a key made room for one without"
             metrics = server.ask("/metrics", url=server.operator_url)[1]
         replaced = int(metrics.split('connections_refused_total{reason="replaced"} ')[1].split()[0])

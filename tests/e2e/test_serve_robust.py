@@ -284,8 +284,12 @@ def test_costly_prompts_keep_no_health_check_waiting(tmp_path):
         for thread in threads:
             thread.start()
         try:
+            took_s = []
             for _ in range(20):
-                assert server.ask("/healthz", timeout=30)[0] == 200
+                begin = time.monotonic()
+                assert server.ask("/healthz")[0] == 200
+                took_s.append(time.monotonic() - begin)
+            assert sorted(took_s)[10] < 5  # a pause of the machine hits few of them
         finally:
             stop.set()
             for thread in threads:

@@ -171,7 +171,7 @@ def test_kill_9_while_writing_loses_nothing_durable(tmp_path):
         first = durable[-1] + 1000
         assert sum(path.stat().st_size for path in store.iterdir()) <= CAP
     assert first > 1000
-    assert min(open_ms) < 2000  # one that reads all data is slow each time
+    assert sorted(open_ms)[len(open_ms) // 2] < 2000  # a pause of the machine hits few of them
     verified = store_command("verify", store)
     assert verified.exit_code == 0, verified.describe()
 
