@@ -350,9 +350,7 @@ void MultiplyBlocked(const MatmulJob& job, const ItemRange& range) {
         step.panel_bytes = kWidenedPanel * sizeof(float);
       }
       for (uint32_t tile = range.tile_begin; tile < range.tile_end; ++tile) {
-        if constexpr (kWidens) {
-          next.FetchShare(tile - range.tile_begin, range.tile_end - range.tile_begin);
-        }
+        next.FetchShare(tile - range.tile_begin, range.tile_end - range.tile_begin);
         const uint32_t row = tile * job.shape.tile_rows;
         step.x = job.tiles + uint64_t{row} * job.depth + uint64_t{k} * job.shape.tile_rows;
         step.y = job.y.data() + row;
