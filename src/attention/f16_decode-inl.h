@@ -106,14 +106,14 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
     const uint32_t count = std::min(kScratchColumns, columns.count - c);
     for (uint32_t head = 0; head < key.heads; ++head) {
       const size_t offset = head * key.head_stride_bytes;
-      const std::byte* ahead[kColumnsPerSplit];
-      PlanesAhead(key, value, columns, c, count, head, ahead);
+      const std::byte* ahead[kColumnsPerSplit] = {};
+      if (!evenly) PlanesAhead(key, value, columns, c, count, head, ahead);
       FetchKeyScales(key, columns, c, count, head);
       for (size_t begin = 0; begin < key.dim; begin += kScratchDims) {
         const size_t end = std::min(key.dim, begin + kScratchDims);
         for (uint32_t i = 0; i < count; ++i) {
           KeyF16<Values>(columns.key[c + i] + offset, key.row_bytes, begin, end,
-                         {evenly ? nullptr : ahead[i], key.head_stride_bytes}, scratch.column(i));
+                         {ahead[i], key.head_stride_bytes}, scratch.column(i));
         }
         uint32_t q = head * key.group;
         for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
