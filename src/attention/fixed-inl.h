@@ -13,6 +13,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 
@@ -28,9 +29,20 @@ HWY_INLINE IntVec Magnitude(Vec x) {
   return hn::And(hn::BitCast(di, x), hn::Set(di, 0x7fffffff));
 }
 
-HWY_INLINE IntVec ToFixed(Vec x, Vec inverse) { return hn::NearestInt(hn::Mul(x, inverse)); }
+/// Adding it rounds a small number to a whole one, to nearest even, whose two's complement is then
+/// the low half of the sum's bits.
+inline constexpr float kWholeMagic = 0x1.8p23f;
+inline constexpr auto kWholeMagicBits = std::bit_cast<uint32_t>(kWholeMagic);
+
+/// kWholeMagic plus numbers of at most kFixedMax, as bits.
+HWY_INLINE IntVec ToFixed(Vec x, Vec inverse) {
+  const Vec magic = hn::Set(Tag(), kWholeMagic);
+  return hn::BitCast(IntTag(), hn::Add(hn::Mul(x, inverse), magic));
+}
 HWY_INLINE void StoreFixed(IntVec fixed, int16_t* to) {
-  hn::StoreU(hn::DemoteTo(Int16Tag(), fixed), Int16Tag(), to);
+  const hn::Rebind<uint16_t, Tag> d16;
+  const auto low = hn::TruncateTo(d16, hn::BitCast(hn::RebindToUnsigned<IntTag>(), fixed));
+  hn::StoreU(hn::BitCast(Int16Tag(), low), Int16Tag(), to);
 }
 
 /// One query vector; zeros up to `padded`. Returns its unit.
@@ -85,17 +97,25 @@ inline void FixQueriesTogether(const float* queries, size_t count, size_t dim, s
 
 /// Columns of a split, a bit for each: which there are, and of which a row sees every token.
 struct SeenColumns {
-  SeenColumns(const VisibleTokens& visible, const Columns& columns) {
-    for (uint32_t c = 0; c < columns.count; ++c) {
-      const uint32_t index = columns.index[c];
-      present |= 1u << index;
-      if (SeesColumn(visible, index * kColumnTokens)) whole |= 1u << index;
+  SeenColumns(const VisibleTokens& visible, uint32_t columns) : present(columns) {
+    for (uint32_t r = 0; r < visible.count; ++r) {
+      const uint32_t first = DivUp(visible.ranges[r].begin, kColumnTokens);
+      const uint32_t end = visible.ranges[r].end / kColumnTokens;
+      if (first < end) whole |= (1u << end) - (1u << first);
     }
+    whole &= present;
   }
 
-  uint32_t present = 0;
+  uint32_t present;
   uint32_t whole = 0;
 };
+
+/// A bit for each of the columns.
+inline uint32_t ColumnBits(const Columns& columns) {
+  uint32_t bits = 0;
+  for (uint32_t c = 0; c < columns.count; ++c) bits |= 1u << columns.index[c];
+  return bits;
+}
 
 /// Where the weights of one query vector go.
 struct FixedRow {
@@ -160,14 +180,18 @@ void FixWeights(const VisibleTokens& visible, const SeenColumns& seen, const Hea
     const FixedScale scale = FixedScaleOf(largest_bits[g]);
     to.units[g] = scale.unit * values.code_unit;
     const Vec inverse = hn::Set(d, scale.inverse);
+    const size_t first = g * kGroupTokens;
     IntVec total = hn::Zero(di);
     QUIRE_UNROLL
-    for (size_t i = g * kGroupTokens; i < (g + 1) * kGroupTokens; i += kVecLanes) {
-      const IntVec fixed = ToFixed(hn::Load(d, scaled + i), inverse);
+    for (size_t i = 0; i < kGroupTokens; i += kVecLanes) {
+      const IntVec fixed = ToFixed(hn::Load(d, scaled + first + i), inverse);
       total = hn::Add(total, fixed);
-      StoreFixed(fixed, to.codes + i);
+      StoreFixed(fixed, to.codes + first + i);
     }
-    to.bias_terms[g] = values.bias == 0 ? 0 : -values.bias * hn::GetLane(hn::SumOfLanes(di, total));
+    if (values.bias == 0) continue;
+    const auto sum = static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(di, total)));
+    const auto codes_sum = static_cast<int32_t>(sum - kGroupTokens * kWholeMagicBits);
+    to.bias_terms[g] = -values.bias * codes_sum;
   }
   if (kMids) *to.mid_sum += SumOfColumn(of_mids);
 }

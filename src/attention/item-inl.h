@@ -384,7 +384,7 @@ class ItemRun {
       const Columns& columns = view.forms[f];
       if (columns.count == 0 || IsIdentity(form.value.codec)) continue;
       LoadScales(form.value, columns, columns.value_scale, head, &scales);
-      const SeenColumns seen(visible, columns);
+      const SeenColumns seen(visible, ColumnBits(columns));
       for (uint32_t q = begin; q < end; ++q) {
         ahead->Fetch(lines);
         if (form.has_integer_values()) {
@@ -603,8 +603,10 @@ class ItemRun {
         }
       }
     }
+    const bool open_alone = forms_[0].has_integer_values();
+    if (open_alone && (view.forms[1].count == 0 || forms_[1].has_integer_values())) return;
     for (uint32_t r = 0; r < rows; ++r) {
-      if (forms_[0].has_integer_values()) visible[r] = OfOpenForm(visible[r], view.forms[1]);
+      if (open_alone) visible[r] = InColumns(visible[r], view.forms[1]);
       for (uint32_t i = 0; i < visible[r].count; ++i) {
         ends[end_count++] = visible[r].ranges[i].begin;
         ends[end_count++] = visible[r].ranges[i].end;
@@ -617,16 +619,11 @@ class ItemRun {
     }
   }
 
-  /// The tokens that are left when sealed ones are integers.
-  VisibleTokens OfOpenForm(const VisibleTokens& visible, const Columns& columns) const {
-    if (columns.count == 0 || forms_[1].has_integer_values()) return {};
-    return InColumns(visible, columns);
-  }
-
   void WeighIntegerTile(uint32_t q, uint32_t rows, const Form& form, const Columns& columns,
                         const HeadScales& scales, const VisibleTokens* visible) const {
+    const uint32_t bits = ColumnBits(columns);
     for (uint32_t r = 0; r < rows; ++r) {
-      FixWeightsOf(q + r, form, SeenColumns(visible[r], columns), scales, visible[r]);
+      FixWeightsOf(q + r, form, SeenColumns(visible[r], bits), scales, visible[r]);
     }
     form.integer_value.weigh_tile(Weights().From(q), rows, scratch_.value_pairs,
                                   static_cast<uint32_t>(out_stride_ / kPanelDims),

@@ -34,16 +34,6 @@ HWY_INLINE hn::Mask<Tag> VisibleLanes(const VisibleTokens& visible, uint32_t fir
   return mask;
 }
 
-/// Whether all tokens of the column whose first is `first` are visible.
-inline bool SeesColumn(const VisibleTokens& visible, uint32_t first) {
-  for (uint32_t r = 0; r < visible.count; ++r) {
-    if (visible.ranges[r].begin <= first && first + kColumnTokens <= visible.ranges[r].end) {
-      return true;
-    }
-  }
-  return false;
-}
-
 /// Lane j plus lane j + half of them, until one is left.
 template <class D>
 HWY_INLINE float SumByFolding(D d, hn::Vec<D> x) {
