@@ -40,7 +40,8 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME "${library}")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS "libcurl4, libzmq5")  # loaded for s3:// and events
+# Loaded for s3://, events, and for ciphers on processors that have wide AES.
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS "libcurl4, libzmq5, libipsec-mb1")
 # The `shlibs` file: programs that link libquire.so get their dependency on this package from it.
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
@@ -64,7 +65,7 @@ interface needs C++23, the C interface C99.")
 
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME quire)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4, libzmq5")
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4, libzmq5, libipsec-mb1")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS "openmpi-bin")  # loaded for --ranks
 set(CPACK_COMPONENT_PROGRAM_DESCRIPTION "KV cache of LLM inference: command line
 Quire is the KV cache of LLM inference: paged, shared by prefix, within a

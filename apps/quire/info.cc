@@ -7,6 +7,7 @@
 #include "apps/quire/device.h"
 #include "base/version.h"
 #include "env/machine.h"
+#include "keys/wide_gcm.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/geometry.h"
@@ -57,6 +58,12 @@ nlohmann::ordered_json Codecs(const AttentionBackend* backend) {
   return list;
 }
 
+// What seals and opens the bytes of encrypted stores and remotes.
+std::string CipherName() {
+  const Result<void> wide = keys::WideGcm::IsAvailable();
+  return wide ? "libipsec-mb" : fmt::format("OpenSSL ({})", wide.error().message);
+}
+
 int Info(bool json) {
   const auto backend = MakeCpuAttention();
   const std::string target = backend ? std::string((*backend)->target()) : "none";
@@ -67,6 +74,7 @@ int Info(bool json) {
                                    {"arithmetic_classes", ArithmeticClasses()},
                                    {"kernel_revision", kKernelRevision},
                                    {"last_level_cache_bytes", LastLevelCacheBytes()},
+                                   {"cipher", CipherName()},
                                    {"devices", DeviceNames()},
                                    {"codecs", Codecs(backend ? backend->get() : nullptr)}};
   if (const auto cuda = CudaInfo(); !cuda.is_null()) report["cuda"] = cuda;
@@ -80,7 +88,8 @@ int Info(bool json) {
     fmt::print("--arithmetic  fma32, dot16 on processors, mma16 on devices; classes here");
     for (const auto& name : report["arithmetic_classes"])
       fmt::print(" {}", name.get<std::string>());
-    fmt::print("\nlast-level cache {}\ndevices      ", FormatBytes(LastLevelCacheBytes()));
+    fmt::print("\nlast-level cache {}\n", FormatBytes(LastLevelCacheBytes()));
+    fmt::print("AES-256-GCM   {}\ndevices      ", report["cipher"].get<std::string>());
     for (const auto& device : report["devices"]) fmt::print(" {}", device.get<std::string>());
     fmt::print("\ncodecs\n");
     for (const auto& codec : report["codecs"]) {

@@ -11,6 +11,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/prng.h"
 #include "env/clock.h"
 #include "env/faulty_files.h"
 #include "env/file.h"
@@ -20,6 +21,7 @@
 #include "keys/key_source.h"
 #include "keys/key_table.h"
 #include "keys/secret_key.h"
+#include "keys/wide_gcm.h"
 
 namespace quire::keys {
 namespace {
@@ -83,6 +85,49 @@ TEST(Cipher, PiecesAreAsTheWhole) {
     EXPECT_EQ(cipher.Open(nonce, Bytes("with"), sealed), nonce == 3);
     sealed = whole;
     EXPECT_FALSE(cipher.Open(nonce, Bytes("wits"), sealed));
+  }
+}
+
+// Lengths around blocks of one vector and of several, in pieces, both ways.
+TEST(Cipher, OpenSslAndWideInstructionsHaveTheSameBytes) {
+  const SecretKey key = SecretKey::Random();
+  if (WideGcm::Create(key.bytes()) == nullptr) {
+    GTEST_SKIP() << "no libipsec-mb here, or no processor with wide AES";
+  }
+  Prng draws(7);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<std::byte> plain(draws.NextBelow(round % 3 == 0 ? 70'000 : 1'100));
+    for (std::byte& byte : plain) byte = static_cast<std::byte>(draws.NextBelow(256));
+    const auto with = std::span(plain).first(std::min<size_t>(plain.size(), draws.NextBelow(40)));
+    const auto nonce = static_cast<uint32_t>(draws.NextBelow(1'000'000));
+    Cipher wide(key.bytes());
+    Cipher narrow(key.bytes(), nullptr);
+    std::vector<std::byte> sealed(plain.size() + kTagBytes);
+    narrow.Close(nonce, with, plain, sealed.data());
+
+    const auto in_pieces = [&](Cipher& cipher, std::span<const std::byte> from) {
+      std::vector<std::byte> to(from.size());
+      for (size_t at = 0; at < from.size();) {
+        const size_t bytes = std::min<size_t>(from.size() - at, 1 + draws.NextBelow(5'000));
+        cipher.Update(from.subspan(at, bytes), &to[at]);
+        at += bytes;
+      }
+      return to;
+    };
+    const auto bytes = std::span(sealed).first(plain.size());
+    Tag tag{};
+    std::ranges::copy(std::span(sealed).last(kTagBytes), tag.begin());
+    wide.BeginClose(nonce, with);
+    ASSERT_TRUE(std::ranges::equal(in_pieces(wide, plain), bytes)) << plain.size();
+    ASSERT_EQ(wide.EndClose(), tag) << plain.size();
+    wide.BeginOpen(nonce, with);
+    ASSERT_EQ(in_pieces(wide, bytes), plain);
+    ASSERT_TRUE(wide.EndOpen(tag));
+    std::vector<std::byte> in_place = sealed;
+    ASSERT_TRUE(wide.Open(nonce, with, in_place));
+    ASSERT_TRUE(std::ranges::equal(std::span(in_place).first(plain.size()), plain));
+    sealed[draws.NextBelow(sealed.size())] ^= std::byte{16};
+    ASSERT_FALSE(wide.Open(nonce, with, sealed));
   }
 }
 
