@@ -28,5 +28,5 @@ pkg_check_modules(sqlite3 REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(zmq REQUIRED libzmq)
 pkg_check_modules(mpi REQUIRED ompi-c)
 
-# Its header alone (src/keys/wide_gcm.cc); it knows no pkg-config.
-find_path(QUIRE_IPSEC_MB_HEADER intel-ipsec-mb.h REQUIRED)
+# libipsec-mb: its header alone (src/keys/wide_gcm.cc), where compilers look by themselves.
+find_path(QUIRE_IPSEC_MB_INCLUDE intel-ipsec-mb.h REQUIRED)

@@ -58,15 +58,10 @@ nlohmann::ordered_json Codecs(const AttentionBackend* backend) {
   return list;
 }
 
-// What seals and opens the bytes of encrypted stores and remotes.
-std::string CipherName() {
-  const Result<void> wide = keys::WideGcm::IsAvailable();
-  return wide ? "libipsec-mb" : fmt::format("OpenSSL ({})", wide.error().message);
-}
-
 int Info(bool json) {
   const auto backend = MakeCpuAttention();
   const std::string target = backend ? std::string((*backend)->target()) : "none";
+  const Result<void> wide_gcm = keys::WideGcm::IsAvailable();
   nlohmann::ordered_json report = {{"version", kVersion},
                                    {"compiler", __VERSION__},
                                    {"cpu_target", target},
@@ -74,7 +69,7 @@ int Info(bool json) {
                                    {"arithmetic_classes", ArithmeticClasses()},
                                    {"kernel_revision", kKernelRevision},
                                    {"last_level_cache_bytes", LastLevelCacheBytes()},
-                                   {"cipher", CipherName()},
+                                   {"cipher", wide_gcm ? "libipsec-mb" : "OpenSSL"},
                                    {"devices", DeviceNames()},
                                    {"codecs", Codecs(backend ? backend->get() : nullptr)}};
   if (const auto cuda = CudaInfo(); !cuda.is_null()) report["cuda"] = cuda;
@@ -89,7 +84,9 @@ int Info(bool json) {
     for (const auto& name : report["arithmetic_classes"])
       fmt::print(" {}", name.get<std::string>());
     fmt::print("\nlast-level cache {}\n", FormatBytes(LastLevelCacheBytes()));
-    fmt::print("AES-256-GCM   {}\ndevices      ", report["cipher"].get<std::string>());
+    fmt::print("AES-256-GCM   {}", report["cipher"].get<std::string>());
+    if (!wide_gcm) fmt::print(" ({})", wide_gcm.error().message);
+    fmt::print("\ndevices      ");
     for (const auto& device : report["devices"]) fmt::print(" {}", device.get<std::string>());
     fmt::print("\ncodecs\n");
     for (const auto& codec : report["codecs"]) {

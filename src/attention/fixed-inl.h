@@ -121,7 +121,7 @@ inline uint32_t ColumnBits(const Columns& columns) {
 struct FixedRow {
   int16_t* codes = nullptr;       // [kSplitTokens]
   float* units = nullptr;         // of every group, times the codes' unit
-  int32_t* bias_terms = nullptr;  // of every group: -bias times the sum of its codes
+  int32_t* bias_terms = nullptr;  // of every group, if bias is not 0: -bias * sum of its codes
   float* mid_sum = nullptr;       // grows by what the tokens are worth by mids
 };
 
@@ -189,9 +189,10 @@ void FixWeights(const VisibleTokens& visible, const SeenColumns& seen, const Hea
       StoreFixed(fixed, to.codes + first + i);
     }
     if (values.bias == 0) continue;
+    // Without a sign, because of a row with a NaN the sum may be any number.
     const auto sum = static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(di, total)));
-    const auto codes_sum = static_cast<int32_t>(sum - kGroupTokens * kWholeMagicBits);
-    to.bias_terms[g] = -values.bias * codes_sum;
+    const uint32_t codes_sum = sum - kGroupTokens * kWholeMagicBits;
+    to.bias_terms[g] = static_cast<int32_t>(-static_cast<uint32_t>(values.bias) * codes_sum);
   }
   if (kMids) *to.mid_sum += SumOfColumn(of_mids);
 }

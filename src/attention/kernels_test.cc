@@ -324,6 +324,28 @@ TEST_P(KernelsOfCodecTest, FiniteInputsGiveFiniteOutputs) {
   }
 }
 
+// A value that is no number makes what depends on it NaN, whatever whole numbers its row becomes.
+TEST_F(KernelsTest, ValuesThatAreNaNGiveNaN) {
+  for (const Codec codec : {Codec::kInt8, Codec::kNf4, Codec::kQ25}) {
+    const AttentionShape shape = MakeShape(
+        {.group = 2, .key_dim = 32, .value_dim = 32, .key_codec = codec, .value_codec = codec});
+    for (const uint64_t nans : {1, 2, 5}) {
+      TestSequence sequence(shape, 100, false, [&](int stream, uint32_t, uint64_t token, uint32_t) {
+        return stream == 1 && token >= 40 && token < 40 + nans ? std::nanf("") : 0.5f;
+      });
+      for (const uint32_t rows : {1u, 9u}) {
+        const std::vector<float> queries(size_t{rows} * shape.query_heads * shape.key.dim, 0.1f);
+        for (const auto& backend : backends_) {
+          for (const float value :
+               AttendTask(backend.get(), shape, sequence, 100 - rows, rows, queries, one_.get())) {
+            ASSERT_TRUE(std::isnan(value)) << CodecName(codec) << " " << nans << " " << rows;
+          }
+        }
+      }
+    }
+  }
+}
+
 // The sequence fills whatever no token was written to with NaN; scratch that an earlier call with
 // other shapes left behind must have no effect either.
 TEST_F(KernelsTest, NothingLeaksFromEarlierCallsOrUnwrittenTokens) {

@@ -25,7 +25,8 @@ Digest Derive(KeyBytes from, std::string_view use, std::span<const std::byte> sa
 /// AES-256-GCM under one key; the nonce is a number that is used once under it.
 ///
 /// Threads: one at a time
-/// Cost:    5 GB/s, with WideGcm 10 to 18; a key of its own at most about a microsecond
+/// Cost:    5 GB/s, with WideGcm 10 to 18; a key of its own at most about a microsecond, but the
+///          first one of a process loads the library
 class Cipher {
  public:
   explicit Cipher(KeyBytes key) : Cipher(key, WideGcm::Create(key)) {}

@@ -52,82 +52,83 @@ class Folder {
   std::string path_;
 };
 
+// OpenSSL's, and the wide one where it is there.
+std::vector<std::unique_ptr<Cipher>> CiphersOf(KeyBytes key) {
+  std::vector<std::unique_ptr<Cipher>> ciphers;
+  ciphers.push_back(std::make_unique<Cipher>(key, nullptr));
+  if (WideGcm::IsAvailable()) ciphers.push_back(std::make_unique<Cipher>(key));
+  return ciphers;
+}
+
 // NIST's test vector for AES-256-GCM with this key, and no bytes authenticated besides.
 TEST(Cipher, GivesTheBytesOfTheStandard) {
   const std::array<uint8_t, kKeyBytes> zero{};
-  std::vector<std::byte> out(16 + kTagBytes);
-  Cipher(zero).Close(0, {}, std::vector<std::byte>(16), out.data());
-  EXPECT_EQ(ToHex({reinterpret_cast<const uint8_t*>(out.data()), out.size()}),
-            "cea7403d4d606b6e074ec5d3baf39d18d0d1c8a799996bf0265b98b5d48ab919");
-}
-
-TEST(Cipher, PiecesAreAsTheWhole) {
-  const SecretKey key = SecretKey::Random();
-  std::vector<std::byte> plain(1000, std::byte{5});
-  std::vector<std::byte> whole(plain.size() + kTagBytes);
-  Cipher cipher(key.bytes());
-  cipher.Close(3, Bytes("with"), plain, whole.data());
-  std::vector<std::byte> parts(plain.size());
-  cipher.BeginClose(3, Bytes("with"));
-  for (size_t at = 0; at < plain.size(); at += 7) {
-    const size_t bytes = std::min<size_t>(7, plain.size() - at);
-    cipher.Update(std::span<const std::byte>(plain).subspan(at, bytes), &parts[at]);
-  }
-  const Tag tag = cipher.EndClose();
-  EXPECT_TRUE(std::ranges::equal(parts, std::span(whole).first(plain.size())));
-  EXPECT_TRUE(std::ranges::equal(tag, std::span(whole).last(kTagBytes)));
-  cipher.BeginOpen(3, Bytes("with"));
-  cipher.Update(parts, parts.data());
-  EXPECT_TRUE(cipher.EndOpen(tag));
-  EXPECT_EQ(parts, plain);
-  for (const uint32_t nonce : {2, 3}) {
-    auto sealed = whole;
-    EXPECT_EQ(cipher.Open(nonce, Bytes("with"), sealed), nonce == 3);
-    sealed = whole;
-    EXPECT_FALSE(cipher.Open(nonce, Bytes("wits"), sealed));
+  for (const auto& cipher : CiphersOf(zero)) {
+    std::vector<std::byte> out(16 + kTagBytes);
+    cipher->Close(0, {}, std::vector<std::byte>(16), out.data());
+    EXPECT_EQ(ToHex({reinterpret_cast<const uint8_t*>(out.data()), out.size()}),
+              "cea7403d4d606b6e074ec5d3baf39d18d0d1c8a799996bf0265b98b5d48ab919");
   }
 }
 
-// Lengths around blocks of one vector and of several, in pieces, both ways.
-TEST(Cipher, OpenSslAndWideInstructionsHaveTheSameBytes) {
-  const SecretKey key = SecretKey::Random();
-  if (WideGcm::Create(key.bytes()) == nullptr) {
-    GTEST_SKIP() << "no libipsec-mb here, or no processor with wide AES";
+// The lengths of pieces, at most `max` each, and what comes of them.
+std::vector<std::byte> InPieces(Cipher& cipher, std::span<const std::byte> from, size_t max,
+                                Prng& draws) {
+  std::vector<std::byte> to(from.size());
+  for (size_t at = 0; at < from.size();) {
+    const size_t bytes = std::min<size_t>(from.size() - at, 1 + draws.NextBelow(max));
+    cipher.Update(from.subspan(at, bytes), &to[at]);
+    at += bytes;
   }
+  return to;
+}
+
+// Lengths around blocks of one vector and of several. Whatever one of them sealed, in one piece or
+// in many, the others open, in pieces and in place, and none opens it changed.
+TEST(Cipher, OneOpensWhatAnotherSealed) {
+  const SecretKey key = SecretKey::Random();
+  const auto ciphers = CiphersOf(key.bytes());
   Prng draws(7);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 200; ++round) {
     std::vector<std::byte> plain(draws.NextBelow(round % 3 == 0 ? 70'000 : 1'100));
     for (std::byte& byte : plain) byte = static_cast<std::byte>(draws.NextBelow(256));
     const auto with = std::span(plain).first(std::min<size_t>(plain.size(), draws.NextBelow(40)));
     const auto nonce = static_cast<uint32_t>(draws.NextBelow(1'000'000));
-    Cipher wide(key.bytes());
-    Cipher narrow(key.bytes(), nullptr);
+    const size_t piece = round % 2 == 0 ? 40 : 5'000;
     std::vector<std::byte> sealed(plain.size() + kTagBytes);
-    narrow.Close(nonce, with, plain, sealed.data());
-
-    const auto in_pieces = [&](Cipher& cipher, std::span<const std::byte> from) {
-      std::vector<std::byte> to(from.size());
-      for (size_t at = 0; at < from.size();) {
-        const size_t bytes = std::min<size_t>(from.size() - at, 1 + draws.NextBelow(5'000));
-        cipher.Update(from.subspan(at, bytes), &to[at]);
-        at += bytes;
-      }
-      return to;
-    };
+    ciphers[0]->Close(nonce, with, plain, sealed.data());
     const auto bytes = std::span(sealed).first(plain.size());
     Tag tag{};
     std::ranges::copy(std::span(sealed).last(kTagBytes), tag.begin());
-    wide.BeginClose(nonce, with);
-    ASSERT_TRUE(std::ranges::equal(in_pieces(wide, plain), bytes)) << plain.size();
-    ASSERT_EQ(wide.EndClose(), tag) << plain.size();
-    wide.BeginOpen(nonce, with);
-    ASSERT_EQ(in_pieces(wide, bytes), plain);
-    ASSERT_TRUE(wide.EndOpen(tag));
-    std::vector<std::byte> in_place = sealed;
-    ASSERT_TRUE(wide.Open(nonce, with, in_place));
-    ASSERT_TRUE(std::ranges::equal(std::span(in_place).first(plain.size()), plain));
-    sealed[draws.NextBelow(sealed.size())] ^= std::byte{16};
-    ASSERT_FALSE(wide.Open(nonce, with, sealed));
+    for (const auto& cipher : ciphers) {
+      SCOPED_TRACE(testing::Message() << plain.size() << " bytes, " << (&cipher - ciphers.data()));
+      cipher->BeginClose(nonce, with);
+      ASSERT_TRUE(std::ranges::equal(InPieces(*cipher, plain, piece, draws), bytes));
+      ASSERT_EQ(cipher->EndClose(), tag);
+      cipher->BeginOpen(nonce, with);
+      ASSERT_EQ(InPieces(*cipher, bytes, piece, draws), plain);
+      ASSERT_TRUE(cipher->EndOpen(tag));
+      std::vector<std::byte> whole = sealed;
+      ASSERT_TRUE(cipher->Open(nonce, with, whole));
+      ASSERT_TRUE(std::ranges::equal(std::span(whole).first(plain.size()), plain));
+      whole = sealed;
+      whole[draws.NextBelow(whole.size())] ^= std::byte{16};
+      ASSERT_FALSE(cipher->Open(nonce, with, whole));
+      whole = sealed;
+      ASSERT_FALSE(cipher->Open(nonce + 1, with, whole));
+      whole = sealed;
+      ASSERT_FALSE(cipher->Open(nonce, Bytes("others"), whole));
+    }
+  }
+}
+
+TEST(Cipher, AMissingLibraryOrFunctionIsNamed) {
+  for (const char* name : {"libIPSec_MB.so.none", "libc.so.6"}) {
+    const auto loaded = LoadIpsecMb(name);
+    ASSERT_FALSE(loaded.has_value());
+    EXPECT_EQ(loaded.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(loaded.error().message,
+                testing::AnyOf(HasSubstr("libipsec-mb1"), HasSubstr("the processor has no AES")));
   }
 }
 

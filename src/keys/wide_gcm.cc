@@ -1,35 +1,47 @@
 #include "keys/wide_gcm.h"
 
+#include <fmt/format.h>
 #include <intel-ipsec-mb.h>
 
 #include "base/wiped_vector.h"
 #include "env/dynamic_library.h"
 
 namespace quire::keys {
-namespace {
 
-// The library's functions are in its manager; those that are used here change nothing in it.
-Result<const IMB_MGR*> Load() {
-  QUIRE_ASSIGN(const DynamicLibrary library,
-               DynamicLibrary::Load("libIPSec_MB.so.1", "libipsec-mb1"));
+Result<const IMB_MGR*> LoadIpsecMb(const char* name) {
+  // The library uses wide AES where it finds all of kWide. Without it, it is as OpenSSL is.
+  constexpr uint64_t kWide = IMB_CPUFLAGS_AVX512_T2;
+  if (!__builtin_cpu_supports("vaes") || !__builtin_cpu_supports("vpclmulqdq") ||
+      !__builtin_cpu_supports("avx512f")) {
+    return Fail(ErrorCode::kUnsupported, "the processor has no AES in vectors of 512 bits");
+  }
+  QUIRE_ASSIGN(const DynamicLibrary library, DynamicLibrary::Load(name, "libipsec-mb1"));
   decltype(&::alloc_mb_mgr) allocate = nullptr;
   decltype(&::init_mb_mgr_auto) begin = nullptr;
+  decltype(&::free_mb_mgr) release = nullptr;
   decltype(&::imb_get_errno) error = nullptr;
   QUIRE_TRY(library.Find("alloc_mb_mgr", allocate));
   QUIRE_TRY(library.Find("init_mb_mgr_auto", begin));
+  QUIRE_TRY(library.Find("free_mb_mgr", release));
   QUIRE_TRY(library.Find("imb_get_errno", error));
-  IMB_MGR* const manager = allocate(0);  // for as long as the process
-  if (manager == nullptr) return Fail(ErrorCode::kUnsupported, "libipsec-mb: no memory");
-  begin(manager, nullptr);
-  constexpr uint64_t kWide = IMB_FEATURE_AVX512_SKX | IMB_FEATURE_VAES | IMB_FEATURE_VPCLMULQDQ;
-  if (error(manager) != 0 || (manager->features & kWide) != kWide) {
-    return Fail(ErrorCode::kUnsupported, "libipsec-mb: this processor has no wide AES");
+  std::unique_ptr<IMB_MGR, decltype(release)> manager(allocate(0), release);
+  if (manager == nullptr) return Fail(ErrorCode::kUnsupported, fmt::format("{}: no memory", name));
+  begin(manager.get(), nullptr);
+  if (error(manager.get()) != 0) {
+    return Fail(ErrorCode::kUnsupported, fmt::format("{}: its self-test failed", name));
   }
-  return manager;
+  if ((manager->features & kWide) != kWide) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("{}: the processor lacks what its wide AES needs", name));
+  }
+  return manager.release();  // for as long as the process
 }
 
+namespace {
+
+// Those of its functions that are used here change nothing in the manager.
 const Result<const IMB_MGR*>& Loaded() {
-  static const Result<const IMB_MGR*> loaded = Load();
+  static const Result<const IMB_MGR*> loaded = LoadIpsecMb("libIPSec_MB.so.1");
   return loaded;
 }
 

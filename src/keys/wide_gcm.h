@@ -12,7 +12,16 @@
 #include "keys/secret_key.h"
 #include "quire/error.h"
 
+struct IMB_MGR;
+
 namespace quire::keys {
+
+/// The functions of libipsec-mb, which has this name, where the processor has all that they need.
+/// They are never given back.
+///
+/// Errors:  kUnsupported the library or the processor lacks something; says what
+/// Threads: any
+Result<const IMB_MGR*> LoadIpsecMb(const char* name);
 
 inline constexpr size_t kTagBytes = 16;
 using Tag = std::array<std::byte, kTagBytes>;

@@ -69,7 +69,7 @@ struct SealedRange {
 /// whole identity and layout are authenticated with each section.
 ///
 /// Threads: any; immutable
-/// Cost:    4 GB/s
+/// Cost:    that of keys::Cipher
 class Seal {
  public:
   Seal(const FleetKeys& keys, const Incarnation& incarnation);
