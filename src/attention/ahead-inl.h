@@ -16,9 +16,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
-/// The planes that lines are fetched of in turn. Intel's cores fetch ahead by themselves in each page
-/// that they see read forward, so four planes give more than one; on AMD's (Zen 5) two are up to a
-/// seventh faster than four.
+/// The planes that lines are fetched of in turn. Intel's cores fetch ahead by themselves in each
+/// page that they see read forward, so four planes give more than one; on AMD's (Zen 5) two are up
+/// to a seventh faster than four.
 inline uint32_t PlanesInTurn() {
 #if defined(__x86_64__)
   static const bool is_amd = __builtin_cpu_is("amd") != 0;
