@@ -236,6 +236,8 @@ TEST(LastLevelCacheBytes, IsThatOfARealMachine) {
   const uint64_t bytes = LastLevelCacheBytes();
   EXPECT_GE(bytes, 128u << 10);
   EXPECT_LE(bytes, uint64_t{4} << 30);
+  EXPECT_GE(SecondLevelCacheBytes(), 64u << 10);
+  EXPECT_LE(SecondLevelCacheBytes(), std::max(bytes, uint64_t{512} << 10));
 }
 
 }  // namespace

@@ -13,7 +13,8 @@
 namespace quire {
 namespace {
 
-constexpr uint64_t kFallbackBytes = 32ull << 20;
+constexpr uint64_t kLastLevelFallback = 32ull << 20;
+constexpr uint64_t kSecondLevelFallback = 512ull << 10;
 
 // "512K" or "32M", as sysfs writes them; 0 when it is anything else.
 uint64_t ParseSysfsBytes(const std::string& text) {
@@ -29,21 +30,34 @@ uint64_t ParseSysfsBytes(const std::string& text) {
   }
 }
 
-}  // namespace
-
-uint64_t LastLevelCacheBytes() {
-  // glibc's sysconf(_SC_LEVEL3_CACHE_SIZE) divides by guesses about sharing on some CPUs and knows
-  // nothing on others; sysfs has what the CPU itself reports.
+// Bytes of the largest cache of data of the first CPU, of this level unless it is empty; 0 when the
+// system does not say. glibc's sysconf divides by guesses about sharing on some CPUs and knows
+// nothing on others; sysfs has what the CPU itself reports.
+uint64_t LargestCache(std::string_view level) {
   uint64_t largest_bytes = 0;
   for (int index = 0; index < 8; ++index) {
     const std::string cache =
         "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
+    const Result<std::string> its_level = ReadFile(cache + "level", 64);
     const Result<std::string> type = ReadFile(cache + "type", 64);
     const Result<std::string> bytes = ReadFile(cache + "size", 64);
-    if (!type || !bytes || type->starts_with("Instruction")) continue;
+    if (!its_level || !type || !bytes || type->starts_with("Instruction")) continue;
+    if (!its_level->starts_with(level)) continue;
     largest_bytes = std::max(largest_bytes, ParseSysfsBytes(*bytes));
   }
-  return largest_bytes != 0 ? largest_bytes : kFallbackBytes;
+  return largest_bytes;
+}
+
+}  // namespace
+
+uint64_t LastLevelCacheBytes() {
+  const uint64_t bytes = LargestCache("");
+  return bytes != 0 ? bytes : kLastLevelFallback;
+}
+
+uint64_t SecondLevelCacheBytes() {
+  const uint64_t bytes = LargestCache("2");
+  return bytes != 0 ? bytes : kSecondLevelFallback;
 }
 
 Result<uint64_t> ResidentBytes() {

@@ -13,6 +13,9 @@ namespace quire {
 /// say. Other virtual machines may share it.
 uint64_t LastLevelCacheBytes();
 
+/// The same of its second-level cache; 512 KiB when the system does not say.
+uint64_t SecondLevelCacheBytes();
+
 /// Bytes of physical memory this process holds now, shared pages included.
 ///
 /// Errors: kIo when /proc/self/statm cannot be read

@@ -16,6 +16,7 @@
 
 #include "base/bits.h"
 #include "base/check.h"
+#include "env/machine.h"
 #include "model/matmul_items.h"
 #include "model/targets.h"
 #include "model/tensor_source.h"
@@ -405,8 +406,13 @@ namespace {
 HWY_EXPORT(ShapeOf);
 HWY_EXPORT(MultiplyItem);
 
-// Rows of x that stay in the L2 cache while a group of panels passes, for the usual k block.
-constexpr uint32_t kBlockRows = 240;
+// Rows of x that stay in the L2 cache while a group of panels passes: a step of k of so many takes
+// half of it. More than 512 were not tried.
+uint32_t BlockRows() {
+  constexpr uint64_t kStepBytes = 256 * sizeof(float);  // of a row
+  static const uint64_t rows = SecondLevelCacheBytes() / 2 / kStepBytes;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(rows, 128, 512));
+}
 
 // The pair of inputs 2 i and 2 i + 1 of a row of k, as one value. Inputs are bf16, so half of their
 // bits are zeros.
@@ -530,7 +536,7 @@ void Matmul(const PackedMatrix& w, const float* x, std::span<float* const> y, Co
                    .round = round};
   PackTiles(job, x, scratch, executor);
   job.items = ItemPlan({.rows = rows,
-                        .block_rows = kBlockRows,
+                        .block_rows = BlockRows(),
                         .tile_count = job.shape.tile_count,
                         .panel_count = DivUp(w.n, kPanelColumns),
                         .panels_step = job.shape.tile_panels,

@@ -31,8 +31,7 @@ class ItemPlan {
   ItemPlan() = default;
   explicit ItemPlan(const ItemShape& shape)
       : tile_count_(shape.tile_count),
-        tiles_per_item_(RoundUp(DivUp(shape.tile_count, DivUp(shape.rows, shape.block_rows)),
-                                shape.tiles_step)),
+        tiles_per_item_(RoundUp(DivUp(shape.tile_count, BlocksOf(shape)), shape.tiles_step)),
         panel_count_(shape.panel_count) {
     const uint32_t blocks = DivUp(tile_count_, tiles_per_item_);
     const uint32_t groups = DivUp(shape.workers * kItemsPerWorker, blocks);
@@ -51,6 +50,16 @@ class ItemPlan {
   }
 
  private:
+  // Blocks of rows: as many as the cache asks for, or more where there are too few panels for all
+  // workers.
+  static uint32_t BlocksOf(const ItemShape& shape) {
+    const uint32_t blocks = DivUp(shape.rows, shape.block_rows);
+    const uint32_t groups_max = DivUp(shape.panel_count, shape.panels_step);
+    if (groups_max >= shape.workers) return blocks;
+    const uint32_t wanted = DivUp(shape.workers * kItemsPerWorker, groups_max);
+    return std::max(blocks, std::min(wanted, shape.tile_count));
+  }
+
   // Panels of one item at most: their sums in y stay in the cache too.
   static constexpr uint32_t kItemPanelsMax = 8;
   // Items for each worker at least, so that an uneven machine ends evenly.
