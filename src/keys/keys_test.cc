@@ -71,7 +71,35 @@ TEST(Cipher, GivesTheBytesOfTheStandard) {
   }
 }
 
-// The lengths of pieces, at most `max` each, and what comes of them.
+TEST(Cipher, PiecesAreAsTheWhole) {
+  const SecretKey key = SecretKey::Random();
+  for (const auto& cipher : CiphersOf(key.bytes())) {
+    std::vector<std::byte> plain(1000, std::byte{5});
+    std::vector<std::byte> whole(plain.size() + kTagBytes);
+    cipher->Close(3, Bytes("with"), plain, whole.data());
+    std::vector<std::byte> parts(plain.size());
+    cipher->BeginClose(3, Bytes("with"));
+    for (size_t at = 0; at < plain.size(); at += 7) {
+      const size_t bytes = std::min<size_t>(7, plain.size() - at);
+      cipher->Update(std::span<const std::byte>(plain).subspan(at, bytes), &parts[at]);
+    }
+    const Tag tag = cipher->EndClose();
+    EXPECT_TRUE(std::ranges::equal(parts, std::span(whole).first(plain.size())));
+    EXPECT_TRUE(std::ranges::equal(tag, std::span(whole).last(kTagBytes)));
+    cipher->BeginOpen(3, Bytes("with"));
+    cipher->Update(parts, parts.data());
+    EXPECT_TRUE(cipher->EndOpen(tag));
+    EXPECT_EQ(parts, plain);
+    for (const uint32_t nonce : {2, 3}) {
+      auto sealed = whole;
+      EXPECT_EQ(cipher->Open(nonce, Bytes("with"), sealed), nonce == 3);
+      sealed = whole;
+      EXPECT_FALSE(cipher->Open(nonce, Bytes("wits"), sealed));
+    }
+  }
+}
+
+// What comes of the bytes in pieces of at most `max`, each in its own memory.
 std::vector<std::byte> InPieces(Cipher& cipher, std::span<const std::byte> from, size_t max,
                                 Prng& draws) {
   std::vector<std::byte> to(from.size());
@@ -127,8 +155,10 @@ TEST(Cipher, AMissingLibraryOrFunctionIsNamed) {
     const auto loaded = LoadIpsecMb(name);
     ASSERT_FALSE(loaded.has_value());
     EXPECT_EQ(loaded.error().code, ErrorCode::kUnsupported);
-    EXPECT_THAT(loaded.error().message,
-                testing::AnyOf(HasSubstr("libipsec-mb1"), HasSubstr("the processor has no AES")));
+    const std::string& said = loaded.error().message;
+    if (said.starts_with("the processor has no AES")) GTEST_SKIP() << said;
+    EXPECT_THAT(said, HasSubstr(name));
+    EXPECT_THAT(said, HasSubstr("install the package libipsec-mb1"));
   }
 }
 

@@ -59,10 +59,10 @@ class IpsecGcm final : public WideGcm {
 
   void Begin(const Nonce& nonce, std::span<const std::byte> with, bool closes) override {
     // It refuses a null pointer, also where there are no bytes.
-    const void* const there = with.empty() ? nonce.data() : with.data();
+    const std::byte* const there = with.empty() ? nonce.data() : with.data();
     closes_ = closes;
-    IMB_AES256_GCM_INIT(&library_, &key_, &message_, Bytes(nonce.data()),
-                        static_cast<const uint8_t*>(there), with.size());
+    IMB_AES256_GCM_INIT(&library_, &key_, &message_, Bytes(nonce.data()), Bytes(there),
+                        with.size());
   }
 
   void Update(std::span<const std::byte> from, std::byte* to) override {

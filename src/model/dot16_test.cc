@@ -153,9 +153,11 @@ TEST_P(Dot16Test, ManyRowsCrossBlocks) {
   Prng prng(3);
   const auto value = [&] { return prng.NextFloat(-1.0f, 1.0f); };
   const Problem problem = Pairs(40, 600, value);
-  const auto pool = MakeThreadPool(4);
-  for (const uint32_t rows : {239u, 241u, 257u, 500u, 513u}) {
-    ExpectJudge(problem, rows, ComputeType::kBf16, *pool, value);
+  for (const uint32_t workers : {1u, 4u}) {  // of several, each has some rows
+    const auto pool = MakeThreadPool(workers);
+    for (const uint32_t rows : {239u, 241u, 257u, 500u, 513u, 1030u}) {
+      ExpectJudge(problem, rows, ComputeType::kBf16, *pool, value);
+    }
   }
 }
 

@@ -43,6 +43,9 @@ struct TileShape {
 // What a step of k multiplies with: a value, or a pair of bf16.
 enum class Weight : uint8_t { kF32, kF16, kBf16, kPair };
 
+// Steps of k that are widened at a time: 16 KiB a panel.
+constexpr uint32_t kWidenedDepth = 256;
+
 constexpr uint64_t WeightBytes(Weight weight) {
   return weight == Weight::kF32 || weight == Weight::kPair ? 4 : 2;
 }
@@ -86,8 +89,6 @@ constexpr uint32_t kFetchBytes = 1024;
 constexpr uint32_t kLineBytes = 64;
 constexpr bool FetchesAhead(uint32_t rows) { return kLanes == kPanelColumns && rows == 1; }
 
-// Steps of k that are widened at a time: 16 KiB a panel.
-constexpr uint32_t kWidenedDepth = 256;
 // From this many tiles on it pays to widen weights once for all of them.
 constexpr uint32_t kWidenTilesMin = 3;
 
@@ -290,8 +291,8 @@ void MultiplyStreaming(const MatmulJob& job, const ItemRange& range) {
   }
 }
 
-// The bytes of a step of k of a few panels. Tiles fetch a share each, so that what is widened next
-// is in the cache by then.
+// The bytes of a step of k of a few panels. Tiles fetch a share each, so that what is widened or
+// multiplied next is in the cache by then.
 struct FetchedStep {
   const std::byte* w = nullptr;  // of the first panel
   uint64_t panel_bytes = 0;      // from one panel to the next
@@ -409,7 +410,7 @@ HWY_EXPORT(MultiplyItem);
 // Rows of x that stay in the L2 cache while a group of panels passes: a step of k of so many takes
 // half of it. More than 512 were not tried.
 uint32_t BlockRows() {
-  constexpr uint64_t kStepBytes = 256 * sizeof(float);  // of a row
+  constexpr uint64_t kStepBytes = kWidenedDepth * sizeof(float);  // of a row
   static const uint64_t rows = SecondLevelCacheBytes() / 2 / kStepBytes;
   return static_cast<uint32_t>(std::clamp<uint64_t>(rows, 128, 512));
 }

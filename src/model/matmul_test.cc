@@ -74,9 +74,11 @@ TEST_P(MatmulTest, OddShapesEqualTheJudge) {
 TEST_P(MatmulTest, ManyRowsCrossBlocks) {
   Prng prng(3);
   const Problem problem = RandomProblem(40, 300, GetParam(), prng);
-  const auto pool = MakeThreadPool(4);
-  for (const uint32_t rows : {239u, 241u, 500u}) {
-    ExpectJudge(problem, rows, GetParam(), *pool, prng);
+  for (const uint32_t workers : {1u, 4u}) {  // of several, each has some rows
+    const auto pool = MakeThreadPool(workers);
+    for (const uint32_t rows : {239u, 241u, 257u, 500u, 513u, 1030u}) {
+      ExpectJudge(problem, rows, GetParam(), *pool, prng);
+    }
   }
 }
 
