@@ -48,6 +48,25 @@ inline constexpr uint32_t kPlanesAtOnce = 4;
 /// reads.
 inline constexpr uint32_t kPlanesAhead = kFetchesAhead ? 2 * kPlanesAtOnce : kPlanesAtOnce;
 inline constexpr size_t kNearBytes = 1024;
+
+/// How a core fetches planes that are read in order.
+enum class Fetches {
+  kNothing,
+  kInTurn,   // of kPlanesAtOnce planes in turn, and what is near of those that are read
+  kInOrder,  // as they lie in memory, nothing near
+};
+
+/// Whether kInOrder is the faster one: on Zen 4, with two planes of K at once, by 12 to 20 %
+/// (docs/lab/attention.md). Of its family only Zen 4 has AVX-512.
+inline bool IsZen4() {
+#if defined(__x86_64__)
+  static const bool is_of_family = __builtin_cpu_is("amdfam19h") != 0;
+  return kFetchesAhead && is_of_family;
+#else
+  return false;
+#endif
+}
+
 /// Query vectors that share a load; a larger group is cut into equal slices of at most as many.
 inline constexpr uint32_t kSliceQueries = 4;
 /// Whether planes are read one after the other, each fetched beforehand: also for groups of several
@@ -268,12 +287,10 @@ inline void FetchKeyScales(const StreamView& key, const Columns& columns, uint32
   }
 }
 
-/// As ScoreTile, of kPlanesAtOnce heads of one column whose planes are neighbours; a column is one
-/// vector.
-template <class Values, int kQueries, bool kFetch>
+/// As ScoreTile, of kHeads heads of one column whose planes are neighbours; a column is one vector.
+template <class Values, int kQueries, int kHeads, Fetches kFetches>
 void ScoreHeads(const float* query, const StreamView& key, const std::byte* plane, float* scores,
                 const std::byte* const* ahead) {
-  constexpr int kHeads = kPlanesAtOnce;
   const Tag d;
   const std::byte* keys[kHeads];
   const float* of_head[kHeads];
@@ -298,7 +315,12 @@ void ScoreHeads(const float* query, const StreamView& key, const std::byte* plan
   constexpr size_t kRows = kLineBytes / (kColumnTokens * Values::kBytes);
   size_t channel = 0;
   for (; channel + kRows <= key.dim; channel += kRows) {
-    if constexpr (kFetch) {
+    if constexpr (kFetches == Fetches::kInOrder) {
+      const size_t at = channel * key.row_bytes * kHeads;
+      QUIRE_UNROLL
+      for (int i = 0; i < kHeads; ++i) FetchFar(ahead[0] + at + i * kLineBytes);
+    }
+    if constexpr (kFetches == Fetches::kInTurn) {
       const size_t at = channel * key.row_bytes;
       QUIRE_UNROLL
       for (int i = 0; i < kHeads; ++i) FetchFar(ahead[i] + at);
@@ -318,24 +340,119 @@ void ScoreHeads(const float* query, const StreamView& key, const std::byte* plan
   }
 }
 
-/// As StreamScores, in the order that planes lie in memory, for blocks of one column.
+/// As ScoreHeads, of two heads of two columns: they share each load of a query's channel.
+template <class Values, int kQueries>
+void ScorePairs(const float* query, const StreamView& key, const std::byte* const* planes,
+                float* const* scores, const std::byte* const* ahead) {
+  constexpr int kHeads = 2;
+  constexpr int kColumns = 2;
+  const Tag d;
+  const std::byte* keys[kHeads][kColumns];
+  Vec sum[kHeads][kQueries][kColumns];
+  QUIRE_UNROLL
+  for (int i = 0; i < kHeads; ++i) {
+    QUIRE_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      keys[i][c] = planes[c] + i * key.head_stride_bytes;
+      QUIRE_UNROLL
+      for (int h = 0; h < kQueries; ++h) sum[i][h][c] = hn::Zero(d);
+    }
+  }
+  const auto add_channel = [&](size_t channel) QUIRE_INLINE {
+    QUIRE_UNROLL
+    for (int i = 0; i < kHeads; ++i) {
+      const float* const of_head = query + i * key.group * key.dim + channel;
+      Vec k[kColumns];
+      QUIRE_UNROLL
+      for (int c = 0; c < kColumns; ++c) {
+        k[c] = Values::Load(d, keys[i][c] + channel * key.row_bytes);
+      }
+      QUIRE_UNROLL
+      for (int h = 0; h < kQueries; ++h) {
+        const Vec q = hn::Set(d, of_head[h * key.dim]);
+        QUIRE_UNROLL
+        for (int c = 0; c < kColumns; ++c) sum[i][h][c] = hn::MulAdd(q, k[c], sum[i][h][c]);
+      }
+    }
+  };
+  constexpr size_t kRows = kLineBytes / (kColumnTokens * Values::kBytes);
+  size_t channel = 0;
+  for (; channel + kRows <= key.dim; channel += kRows) {
+    const size_t at = channel * key.row_bytes * kHeads;
+    QUIRE_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      QUIRE_UNROLL
+      for (int i = 0; i < kHeads; ++i) FetchFar(ahead[c] + at + i * kLineBytes);
+    }
+    QUIRE_UNROLL
+    for (size_t row = 0; row < kRows; ++row) add_channel(channel + row);
+  }
+  for (; channel < key.dim; ++channel) add_channel(channel);
+  QUIRE_UNROLL
+  for (int i = 0; i < kHeads; ++i) {
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) {
+      QUIRE_UNROLL
+      for (int c = 0; c < kColumns; ++c) {
+        hn::Store(sum[i][h][c], d, scores[c] + (i * size_t{key.group} + h) * kSplitTokens);
+      }
+    }
+  }
+}
+
+/// For so many query vectors of a KV head ScorePairs is faster on Zen 4.
+inline constexpr uint32_t kPairQueries = 2;
+
+/// As StreamScoresInOrder, of the first columns, two by two. Returns how many there are.
 template <class Values>
+uint32_t StreamPairsInOrder(const float* query, const StreamView& key, const StreamView& value,
+                            const Columns& columns, float* scores) {
+  constexpr uint32_t kAhead = kPlanesAhead / 2;  // of each column
+  uint32_t c = 0;
+  for (; c + 2 <= columns.count; c += 2) {
+    for (uint32_t head = 0; head < key.heads; head += 2) {
+      const uint32_t q = head * key.group;
+      const uint32_t column = c + (head + kAhead) / key.heads * 2;
+      const std::byte* planes[2];
+      const std::byte* ahead[2];
+      float* to[2];
+      for (uint32_t i = 0; i < 2; ++i) {
+        // K column by column, V one plane after the other.
+        const uint32_t then = column + i < columns.count
+                                  ? (column + i) * key.heads + (head + kAhead) % key.heads
+                                  : c * key.heads + 2 * (head + i) + kPlanesAhead;
+        planes[i] = columns.key[c + i] + head * key.head_stride_bytes;
+        ahead[i] = PlaneInOrder(key, value, columns, nullptr, then);
+        to[i] = scores + size_t{q} * kSplitTokens + columns.index[c + i] * kColumnTokens;
+      }
+      ForSlice<kPairQueries>(key.group, [&]<int kQueries>() HWY_ATTR {
+        ScorePairs<Values, kQueries>(query + q * key.dim, key, planes, to, ahead);
+      });
+    }
+  }
+  return c;
+}
+
+/// As StreamScores, in the order that planes lie in memory, for blocks of one column: from column
+/// `c` on, kHeads planes at once.
+template <class Values, int kHeads, Fetches kFetches>
 void StreamScoresInOrder(const float* query, const StreamView& key, const StreamView& value,
-                         const Columns& columns, float* scores) {
+                         const Columns& columns, uint32_t c, float* scores) {
   const GroupSlices slices(key.group);
-  for (uint32_t c = 0; c < columns.count; ++c) {
+  for (; c < columns.count; ++c) {
     float* const of_column = scores + columns.index[c] * kColumnTokens;
-    for (uint32_t head = 0; head < key.heads; head += kPlanesAtOnce) {
-      const std::byte* ahead[kPlanesAtOnce];
+    for (uint32_t head = 0; head < key.heads; head += kHeads) {
+      const std::byte* ahead[kHeads];
       const uint32_t then = c * key.heads + head + kPlanesAhead;
       const std::byte* const first = PlaneInOrder(key, value, columns, nullptr, then);
-      for (uint32_t i = 0; i < kPlanesAtOnce; ++i) ahead[i] = first + i * key.head_stride_bytes;
+      for (int i = 0; i < kHeads; ++i) ahead[i] = first + i * key.head_stride_bytes;
       const std::byte* const plane = columns.key[c] + head * key.head_stride_bytes;
       uint32_t q = head * key.group;
       for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
         ForSlice(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
-          const auto score =
-              slice == 0 ? ScoreHeads<Values, kQueries, true> : ScoreHeads<Values, kQueries, false>;
+          const auto score = slice == 0
+                                 ? ScoreHeads<Values, kQueries, kHeads, kFetches>
+                                 : ScoreHeads<Values, kQueries, kHeads, Fetches::kNothing>;
           score(query + q * key.dim, key, plane, of_column + size_t{q} * kSplitTokens, ahead);
         });
       }
@@ -349,7 +466,16 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
                   const Columns& columns, float* scores, LinesAhead*) {
   if constexpr (kFetchesAhead) {
     if (key.block_columns == 1 && key.heads % kPlanesAtOnce == 0) {
-      StreamScoresInOrder<Values>(query, key, value, columns, scores);
+      if (!IsZen4()) {
+        StreamScoresInOrder<Values, kPlanesAtOnce, Fetches::kInTurn>(query, key, value, columns, 0,
+                                                                     scores);
+        return;
+      }
+      const uint32_t done =
+          key.group <= kPairQueries
+              ? StreamPairsInOrder<Values>(query, key, value, columns, scores)
+              : 0;
+      StreamScoresInOrder<Values, 2, Fetches::kInOrder>(query, key, value, columns, done, scores);
       return;
     }
   }

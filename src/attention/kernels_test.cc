@@ -121,6 +121,36 @@ TEST_F(KernelsTest, SeveralOpenBlocksForAnyCut) {
   }
 }
 
+// Values that are no codes, and heads enough to be read in the order of memory: some heads at once,
+// on some processors of two columns, of which one may be left.
+TEST_F(KernelsTest, PlanesInTheOrderOfMemory) {
+  for (const Codec codec : {Codec::kF32, Codec::kF16, Codec::kBf16}) {
+    for (const uint32_t kv_heads : {4u, 8u}) {
+      for (const uint32_t group : {1u, 2u, 3u, 4u, 8u}) {
+        const AttentionShape shape = MakeShape({.kv_heads = kv_heads,
+                                                .group = group,
+                                                .key_dim = 40,
+                                                .value_dim = 72,
+                                                .key_codec = codec,
+                                                .value_codec = codec});
+        TestSequence sequence(shape, 560, false, &prng_);
+        const std::vector<float> queries = RandomFloats(shape.query_heads * shape.key.dim, &prng_);
+        for (const uint64_t length : {1, 16, 17, 40, 255, 256, 300, 513, 560}) {
+          const auto want =
+              AttendTask(judge_.get(), shape, sequence, length - 1, 1, queries, one_.get());
+          for (const auto& backend : backends_) {
+            EXPECT_TRUE(SameBits(
+                AttendTask(backend.get(), shape, sequence, length - 1, 1, queries, one_.get()),
+                want))
+                << backend->target() << " " << CodecName(codec) << " kv_heads " << kv_heads
+                << " group " << group << " length " << length;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Qwen3-0.6B and other real head shapes, every codec.
 TEST_F(KernelsTest, RealHeadShapes) {
   const TestShape shapes[] = {{.group = 2, .key_dim = 128, .value_dim = 128},

@@ -111,9 +111,9 @@ void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
   }
 }
 
-/// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers; with kFetch a share
-/// of the planes `ahead` that the bytes read have of the plane is fetched.
-template <class Values, int kQueries, int kVecs, bool kFetch>
+/// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers; of the planes
+/// `ahead` the share that the bytes read have of the plane is fetched.
+template <class Values, int kQueries, int kVecs, Fetches kFetches>
 HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* const* ahead, size_t i,
                               size_t dim, size_t out_stride) {
   constexpr size_t kBytes = kVecs * kVecLanes * Values::kBytes;  // of a token
@@ -132,7 +132,14 @@ HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* const* a
   QUIRE_UNROLL_FEW
   for (uint32_t t = 0; t < plane.tokens; ++t) {
     const size_t row = t * row_bytes + i * Values::kBytes;
-    if constexpr (kFetch) {
+    if constexpr (kFetches == Fetches::kInOrder) {
+      const size_t read = before + t * kBytes;
+      QUIRE_UNROLL
+      for (size_t line = 0; line < kBytes; line += kLineBytes) {
+        if (kBytes >= kLineBytes || read % kLineBytes == 0) FetchFar(ahead[0] + read + line);
+      }
+    }
+    if constexpr (kFetches == Fetches::kInTurn) {
       const size_t read = before + t * kBytes;
       QUIRE_UNROLL
       for (size_t line = 0; line < kBytes; line += kLineBytes) {
@@ -166,16 +173,16 @@ HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* const* a
   }
 }
 
-template <class Values, int kQueries, bool kFetch>
+template <class Values, int kQueries, Fetches kFetches>
 void WeighPlane(const ValuePlane& plane, const std::byte* const* ahead, size_t dim,
                 size_t out_stride) {
   constexpr int kVecs = kTileVecs / kQueries;
   size_t i = 0;
   for (; i + kVecs * kVecLanes <= dim; i += kVecs * kVecLanes) {
-    WeighChannels<Values, kQueries, kVecs, kFetch>(plane, ahead, i, dim, out_stride);
+    WeighChannels<Values, kQueries, kVecs, kFetches>(plane, ahead, i, dim, out_stride);
   }
   for (; i + kVecLanes <= dim; i += kVecLanes) {
-    WeighChannels<Values, kQueries, 1, kFetch>(plane, ahead, i, dim, out_stride);
+    WeighChannels<Values, kQueries, 1, kFetches>(plane, ahead, i, dim, out_stride);
   }
   for (uint32_t t = 0; t < plane.tokens && i < dim; ++t) {
     WeighTokens<Values, kQueries, 1>(Tag(), plane.value + t * dim * Values::kBytes, i, dim,
@@ -212,7 +219,7 @@ inline void ShareAhead(const ValueRun* runs, uint32_t p, uint32_t planes, const 
 
 /// out += weights * values over all runs, plane by plane in the order they lie in memory, each
 /// fetched some planes before it is needed; at the end the first planes of `next` (or null).
-template <class Values>
+template <class Values, Fetches kFetches>
 void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& key,
                  const StreamView& view, const Columns* next, const float* weights, float* out,
                  size_t out_stride) {
@@ -222,15 +229,19 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& key
     const uint32_t r = p / view.heads;
     const uint32_t head = p % view.heads;
     const std::byte* ahead[kPlanesAtOnce];
-    ShareAhead(runs, p, planes, key, view, next, ahead);
+    if constexpr (kFetches == Fetches::kInOrder) {
+      ahead[0] = PlaneAhead(runs, p, planes, key, view, next);
+    } else {
+      ShareAhead(runs, p, planes, key, view, next, ahead);
+    }
     const size_t q = size_t{head} * view.group;
     ValuePlane plane = {runs[r].value + head * view.head_stride_bytes,
                         weights + q * kSplitTokens + runs[r].first, out + q * out_stride,
                         runs[r].tokens};
     for (uint32_t slice = 0; slice < slices.count; ++slice) {
       ForSlice(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
-        const auto weigh =
-            slice == 0 ? WeighPlane<Values, kQueries, true> : WeighPlane<Values, kQueries, false>;
+        const auto weigh = slice == 0 ? WeighPlane<Values, kQueries, kFetches>
+                                      : WeighPlane<Values, kQueries, Fetches::kNothing>;
         weigh(plane, ahead, view.dim, out_stride);
       });
       plane.weights += slices.size(slice) * kSplitTokens;
@@ -244,7 +255,10 @@ void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& ke
                   const StreamView& view, const Columns* next, const float* weights, float* out,
                   size_t out_stride, LinesAhead*) {
   if (FetchesAhead(view.group)) {
-    WeighPlanes<Values>(runs, run_count, key, view, next, weights, out, out_stride);
+    constexpr Fetches kOfZen4 = kFetchesAhead ? Fetches::kInOrder : Fetches::kInTurn;
+    const auto weigh =
+        IsZen4() ? WeighPlanes<Values, kOfZen4> : WeighPlanes<Values, Fetches::kInTurn>;
+    weigh(runs, run_count, key, view, next, weights, out, out_stride);
   } else if constexpr (!kFetchesAhead) {
     ForSlice(view.group, [&]<int kQueries>() HWY_ATTR {
       WeighRuns<Values, kQueries>(runs, run_count, view, weights, out, out_stride);
