@@ -56,7 +56,7 @@ enum class Fetches {
   kInOrder,  // as they lie in memory, nothing near
 };
 
-/// Whether kInOrder is the faster one: on Zen 4, with two planes of K at once, by 12 to 20 %
+/// Whether kInOrder is the faster one: on Zen 4, with two planes of K at once, by 7 to 17 %
 /// (docs/lab/attention.md). Of its family only Zen 4 has AVX-512.
 inline bool IsZen4() {
 #if defined(__x86_64__)
