@@ -315,9 +315,11 @@ class CacheSim : private Machine {
                     .damaged = store_->stats().records_damaged,
                     .is_calm = calm() && !hurries};
     const bool meets = meets_ && order_prng_.NextChance(2);
+    load.by_layer = !meets && order_prng_.NextChance(2);
+    const LoadOrder other = load.by_layer ? LoadOrder::kByLayer : LoadOrder::kFromFront;
     auto ticket = side.cache->Load(std::move(plan),
                                    {.timeout_us = hurries ? 1 + prng_.NextBelow(3000) : 0,
-                                    .order = meets ? LoadOrder::kFromEnd : LoadOrder::kFromFront});
+                                    .order = meets ? LoadOrder::kFromEnd : other});
     Note(ticket ? 0 : static_cast<uint64_t>(ticket.error().code));
     if (!ticket) return;
     load.ticket = *std::move(ticket);
@@ -337,6 +339,30 @@ class CacheSim : private Machine {
     Compare(load.front);
   }
 
+  // Whether it begins with what has the first layers by now.
+  bool BeginArriving(Side& side, Loading& load) {
+    auto plan = load.ticket->Arriving();
+    if (!plan) return false;
+    const auto resident = static_cast<ptrdiff_t>(plan->resident_tokens());
+    auto opened = side.cache->Open(*std::move(plan), {.on_full = OnFull::kHalt});
+    Note(opened ? 0 : static_cast<uint64_t>(opened.error().code));
+    if (!opened) return false;
+    load.front = {.origin = load.origin,
+                  .tokens = {load.tokens.begin(), load.tokens.begin() + resident},
+                  .computed = static_cast<uint64_t>(resident) / kBlock,
+                  .sequence = *std::move(opened)};
+    return true;
+  }
+
+  // What began with some layers has all of them when the load has brought all blocks.
+  void TakeArrived(Side& side, Loading& load) {
+    Live front = std::move(load.front);
+    if (front.sequence == nullptr || front.sequence->arrives()) return;
+    ++report_.arrived;
+    Compare(front);
+    if (Compute(front, load.tokens)) side.lives.push_back(std::move(front));
+  }
+
   void ComputeFront(Loading& load) {
     Live& front = load.front;
     const uint64_t to = std::min(load.ticket->progress().meet_tokens,
@@ -354,7 +380,12 @@ class CacheSim : private Machine {
     if (is_shared && order_prng_.NextChance(8)) {  // the load may bring blocks of the other member
       return Erase(MateOf(load.origin.party), 2 + order_prng_.NextBelow(2));
     }
-    if (load.front.sequence != nullptr && order_prng_.NextChance(2)) return ComputeFront(load);
+    if (load.by_layer) {
+      const bool may_begin = load.front.sequence == nullptr && order_prng_.NextChance(2);
+      if (may_begin && BeginArriving(side, load)) return;
+    } else if (load.front.sequence != nullptr && order_prng_.NextChance(2)) {
+      return ComputeFront(load);
+    }
     if (prng_.NextChance(4)) {
       Note(load.ticket->WaitFor(prng_.NextBelow(5000)) ? 1 : 0);
       return;
@@ -388,6 +419,7 @@ class CacheSim : private Machine {
       }
     }
     if (plan.resident_tokens() > load.resident) ++report_.loaded;
+    if (load.by_layer) TakeArrived(side, load);
     OpenPlan(side, load.origin, load.tokens, std::move(plan));
   }
 
@@ -723,7 +755,7 @@ class CacheSim : private Machine {
     return loaded;
   }
 
-  Prng order_prng_{options_.seed ^ 0x3e57};  // of loads from the end
+  Prng order_prng_{options_.seed ^ 0x3e57};  // of loads from the end and by layer
   PassingClock transfers_clock_{clock_};
   CacheOptions cache_options_;
   const std::array<Identity, 2> identities_ = TwoIdentities();

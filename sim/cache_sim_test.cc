@@ -16,13 +16,14 @@ class CacheSimTest : public testing::Test {
 };
 
 TEST_F(CacheSimTest, NoSeedBreaksAPromise) {
-  uint64_t faults = 0, crashes = 0, loaded = 0, streamed = 0, scanned = 0;
+  uint64_t faults = 0, crashes = 0, loaded = 0, arrived = 0, streamed = 0, scanned = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const SimReport report = RunCacheSim({.seed = seed, .steps = 300});
     ASSERT_EQ(report.problems(), 0) << report.first_problem;
     faults += report.faults;
     crashes += report.crashes;
     loaded += report.loaded;
+    arrived += report.arrived;
     streamed += report.streamed;
     scanned += report.scanned;
   }
@@ -30,6 +31,7 @@ TEST_F(CacheSimTest, NoSeedBreaksAPromise) {
   EXPECT_GT(faults, 1500);
   EXPECT_GT(crashes, 500);
   EXPECT_GT(loaded, 1000);
+  EXPECT_GT(arrived, 50);
   EXPECT_GT(streamed, 20);
   EXPECT_GT(scanned, 300);
 }

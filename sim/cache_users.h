@@ -74,8 +74,9 @@ struct Loading {
   uint64_t damaged = 0;
   bool is_calm = false;  // no hurry, cancellation or erasure
   std::optional<Ticket> ticket{};
-  Live front{};  // the sequence that computes the beginning while a load brings the end; without
-                 // one nothing does
+  bool by_layer = false;
+  Live front{};  // the sequence that computes the beginning while a load brings the end, or begins
+                 // with the layers that have come; without one nothing does
 };
 
 struct Side {  // a cache and its users

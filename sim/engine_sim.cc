@@ -53,6 +53,7 @@ class EngineSim : private Machine {
     Close();
     report_.answers = users_.answers();
     report_.loaded = users_.loaded();
+    report_.arrived = users_.arrived();
     report_.streamed = users_.streamed();
     return Finish();
   }

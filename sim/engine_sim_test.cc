@@ -16,7 +16,7 @@ class EngineSimTest : public testing::Test {
 };
 
 TEST_F(EngineSimTest, NoSeedBreaksAPromise) {
-  uint64_t faults = 0, crashes = 0, answers = 0, loaded = 0, scanned = 0;
+  uint64_t faults = 0, crashes = 0, answers = 0, loaded = 0, arrived = 0, scanned = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     const SimReport report = RunEngineSim({.seed = seed, .steps = 600});
     ASSERT_EQ(report.problems(), 0) << report.first_problem;
@@ -24,6 +24,7 @@ TEST_F(EngineSimTest, NoSeedBreaksAPromise) {
     crashes += report.crashes;
     answers += report.answers;
     loaded += report.loaded;
+    arrived += report.arrived;
     scanned += report.scanned;
   }
   // A simulator in which nothing happens finds nothing.
@@ -31,6 +32,7 @@ TEST_F(EngineSimTest, NoSeedBreaksAPromise) {
   EXPECT_GT(crashes, 200);
   EXPECT_GT(answers, 4000);
   EXPECT_GT(loaded, 100);
+  EXPECT_GT(arrived, 20);
   EXPECT_GT(scanned, 8);
 }
 

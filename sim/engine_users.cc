@@ -46,6 +46,7 @@ void EngineUsers::Begin(serve::Engine& engine,
 }
 
 void EngineUsers::End() {
+  arrived_ += engine_->stats().loads_by_layer;
   engine_ = nullptr;
   ++life_;
   asked_.clear();

@@ -86,6 +86,8 @@ class EngineUsers {
   uint64_t loaded() const { return loaded_; }
   /// Whole answers to prompts larger than memory.
   uint64_t streamed() const { return streamed_; }
+  /// Requests that went on by layer behind what was loaded, in engines that have ended.
+  uint64_t arrived() const { return arrived_; }
 
  private:
   enum class Reader : uint8_t { kQuick, kSlow, kAbsent };
@@ -176,6 +178,7 @@ class EngineUsers {
   uint64_t answers_ = 0;
   uint64_t loaded_ = 0;
   uint64_t streamed_ = 0;
+  uint64_t arrived_ = 0;
 };
 
 }  // namespace quire::sim

@@ -22,6 +22,7 @@ struct SimReport {
   uint64_t crashes = 0;
   uint64_t answers = 0;          // of an engine, whole ones, all of them compared
   uint64_t loaded = 0;           // records or prefixes that came back, all of them compared
+  uint64_t arrived = 0;          // sequences that began with some layers of them, and got the rest
   uint64_t streamed = 0;         // contexts that memory did not hold whole
   uint64_t scanned = 0;          // erasures after which all bytes were looked at
   uint64_t wrong_bytes = 0;      // bytes that are not those of their identity, or that were erased

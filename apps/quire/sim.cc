@@ -59,6 +59,7 @@ int RunSim(const SimFlags& flags) {
     sum.crashes += report.crashes;
     sum.loaded += report.loaded;
     sum.answers += report.answers;
+    sum.arrived += report.arrived;
     sum.streamed += report.streamed;
     sum.scanned += report.scanned;
     sum.wrong_bytes += report.wrong_bytes;
@@ -86,6 +87,7 @@ int RunSim(const SimFlags& flags) {
                                          {"faults", sum.faults},
                                          {"crashes", sum.crashes},
                                          {"loaded", sum.loaded},
+                                         {"arrived", sum.arrived},
                                          {"answers", sum.answers},
                                          {"streamed", sum.streamed},
                                          {"scanned", sum.scanned},

@@ -323,11 +323,14 @@ class Cache {
   /// once; resident blocks stay pinned meanwhile. Each record is compared with its whole identity
   /// and its checksums first; blocks after one that cannot be loaded must be computed. A plan with
   /// nothing to load is done at once. From the front, where all layers see all of a prompt, what
-  /// another load reads already is waited for and not read again.
+  /// another load reads already is waited for and not read again. By layer, what has no layers of
+  /// its own to read (ladders, runs, arenas that are not block-major or not the host's, layers with
+  /// a window, residual_tokens), and what another load reads too, comes as from the front.
   ///
-  /// Errors: kNoSpace as Open, for the slots; kUnsupported LoadOrder::kFromEnd where layers have a
-  ///         window, or with residual_tokens: queries there do not see all of the prompt, so its
-  ///         beginning cannot be computed meanwhile. The plan's pins are dropped then
+  /// Errors: kNoSpace as Open, for the slots; kInvalidArgument parts; kUnsupported
+  ///         LoadOrder::kFromEnd where layers have a window, or with residual_tokens: queries there
+  ///         do not see all of the prompt, so its beginning cannot be computed meanwhile. The
+  ///         plan's pins are dropped then
   virtual Result<Ticket> Load(Plan plan, const LoadOptions& options) = 0;
 
   /// For an expected request: begins to read the blocks of its prompt that the store has and memory

@@ -181,11 +181,18 @@ enum class LoadOrder : uint8_t {
   // The last one first, for a caller that computes from the beginning meanwhile and reports its
   // progress with Ticket::Meet. Loaded blocks are found once they follow on computed ones.
   kFromEnd = 2,
+  // The first layers of all blocks, then the next ones, for a caller that computes what follows
+  // meanwhile, layer by layer: Ticket::Arriving. It asks the store more often, for less.
+  kByLayer = 3,
 };
 
 struct LoadOptions {
   uint64_t timeout_us = 0;  // blocks that are not there by then count as not loaded; 0: no limit
   LoadOrder order = LoadOrder::kFromFront;
+  // kByLayer: in so many parts the layers of a block are read, at least 1 and at most 8.
+  uint32_t parts = 2;
+  // kByLayer: called each time that layers_ready has grown before the end, as on_done. May be empty.
+  std::function<void()> on_layers{};
   // Called once, when the load has ended, on a thread of the store. That thread, and the end of the
   // ticket, wait for it. May be empty.
   std::function<void()> on_done{};
@@ -197,6 +204,9 @@ struct LoadProgress {
   uint64_t bytes = 0;         // of all blocks but those that another load brought
   // kFromEnd: tokens of the prompt before the loaded blocks. Computing beyond them is of no use.
   uint64_t meet_tokens = 0;
+  // kByLayer: the first so many layers of all blocks that may still come are there and verified.
+  // All layers once the load has ended and all of these have come.
+  uint32_t layers_ready = 0;
   uint64_t elapsed_us = 0;  // by the store's clock, to its end
 };
 
@@ -222,6 +232,14 @@ class Ticket {
   /// their room comes back; the load is done when all later blocks have come. Fewer tokens than
   /// before change nothing.
   void Meet(uint64_t tokens);
+  /// For a load kByLayer some of whose layers are ready: a plan with the blocks on their way as
+  /// resident ones, pinned. It counts as no lookup: the plan of Take does. A sequence that is opened
+  /// from it has a layer's tokens when Sequence::AwaitLayer says so; a block that fails fails there,
+  /// and what was computed from the others is to be dropped.
+  ///
+  /// Errors: kUnsupported not kByLayer; kBusy no layer is ready, or the load has ended, or is about
+  ///         to: it comes as a whole
+  Result<Plan> Arriving() const;
   /// Waits at most so long; whether the load has ended.
   bool WaitFor(uint64_t timeout_us) const;
   /// Cancels reading: blocks that have not come will not be waited for.

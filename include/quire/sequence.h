@@ -451,6 +451,20 @@ class Sequence {
   /// Blocks that only the store has, which Blocks shows without slots. Null: it was not opened to
   /// stream.
   virtual StreamedContext* streamed() { return nullptr; }
+
+  /// Waits at most so long for what a load brings of a layer (Ticket::Arriving); whether it is
+  /// there. Until all layers are, other calls than Append and Reserve need what has not come, and
+  /// fail with kBusy; Blocks() shows slots that nothing may be read from.
+  ///
+  /// Errors: the load has ended without some of it: nothing of this sequence is to be used
+  /// Threads: the writer's
+  virtual Result<bool> AwaitLayer(uint32_t layer, uint64_t wait_us) {
+    static_cast<void>(layer);
+    static_cast<void>(wait_us);
+    return true;
+  }
+  /// Not all layers are there yet.
+  virtual bool arrives() const { return false; }
 };
 
 /// Copies a batch of sequences into one padded array: [batch, heads, tokens_max, dim], zeros after

@@ -285,6 +285,7 @@ class EngineCounters(TypedDict):
     recomputed_tokens: int
     loads: int
     loads_from_end: int
+    loads_by_layer: int
     loaded_tokens: int
     load_bytes_per_s: float | None
     read_tokens_per_s: float | None

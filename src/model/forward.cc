@@ -40,6 +40,8 @@ class ForwardPass::Layers {
       }
       const LayerWeights& weights = weights_.layers()[layer_];
       if (!fronts_) QUIRE_TRY(BeginAttention(weights));
+      QUIRE_ASSIGN(const bool is_there, AwaitLayer(patience));
+      if (!is_there) return false;
       QUIRE_ASSIGN(const bool through, fronts_->GoOn(attention_, executor_, patience, cancel_));
       if (!through) return false;
       fronts_.reset();
@@ -98,6 +100,15 @@ class ForwardPass::Layers {
     shape_ = AttentionShapeOf(config_, layer_, streams);
     fronts_.emplace(layer_, shape_, scratch_.tasks, scratch_.streamed);
     return {};
+  }
+
+  // What loads still bring of the contexts.
+  Result<bool> AwaitLayer(const Patience& patience) {
+    for (const StepItem& item : items_) {
+      QUIRE_ASSIGN(const bool is_there, item.sequence->AwaitLayer(layer_, patience.wait_us));
+      if (!is_there) return false;
+    }
+    return true;
   }
 
   Result<void> EndAttention(const LayerWeights& weights) {

@@ -48,8 +48,8 @@ struct LoadOptions {
 class Model;
 
 /// A step of one sequence that can be put aside while it waits for what the store has of its
-/// context (SequenceOptions::resident_tokens), and other steps are computed meanwhile. The bits are
-/// those of Model::Step.
+/// context (SequenceOptions::resident_tokens), or a load brings of it (Ticket::Arriving), and other
+/// steps are computed meanwhile. The bits are those of Model::Step.
 ///
 /// Threads:  as Model::Step, in turn with it
 /// Lifetime: what Model::BeginAside was given must outlive it

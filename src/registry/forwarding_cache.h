@@ -69,6 +69,10 @@ class ForwardingSequence : public Sequence {
   LayerStreams Streams(uint32_t layer) const override { return inner_.Streams(layer); }
   LayerBlocks Blocks(uint32_t layer) const override { return inner_.Blocks(layer); }
   StreamedContext* streamed() override { return inner_.streamed(); }
+  Result<bool> AwaitLayer(uint32_t layer, uint64_t wait_us) override {
+    return inner_.AwaitLayer(layer, wait_us);
+  }
+  bool arrives() const override { return inner_.arrives(); }
 
  protected:
   Sequence& inner() const { return inner_; }

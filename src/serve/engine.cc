@@ -113,7 +113,8 @@ Engine::Engine(const Components& components, const Identity& identity, const Eng
              .options = options,
              .query_heads = components.model.config().query_heads,
              .stages = components.flow == nullptr ? 1 : components.flow->stages(),
-             .steps_aside = components.model.may_step_aside()},
+             .steps_aside = components.model.may_step_aside() && components.steps == nullptr &&
+                            components.flow == nullptr},
       waiting_(state_),
       preemption_(state_, waiting_),
       loads_(state_, waiting_, preemption_),

@@ -52,6 +52,9 @@ struct EngineOptions {
   // after so long, where nothing of the engine's could give any back. 0: it is refused then.
   uint64_t outside_retry_us = 0;
   LoadPolicy load = LoadPolicy::kAuto;
+  // While a prompt is loaded, what is behind it is computed in the layers that have come. A block is
+  // read in parts for that, of so many bytes at least.
+  uint64_t load_part_bytes = uint64_t{64} << 10;
   // What memory cannot hold whole streams from the store: at least so many of its last tokens stay
   // in memory (SequenceOptions::resident_tokens). Its steps have chunk_tokens_min tokens, up to
   // chunk_tokens_max where that leaves half of the budget to others, and fewer where their lane
@@ -80,6 +83,7 @@ struct EngineStats {
   uint64_t looks = 0;                   // at waiting requests: whether they can start
   uint64_t loads = 0;                   // of requests, from the store
   uint64_t loads_from_end = 0;          // of these, beside which the front was computed
+  uint64_t loads_by_layer = 0;          // the same, beside which what follows was computed
   uint64_t loaded_tokens = 0;           // that these brought
   uint64_t load_us = 0;                 // of those that did not fail, by the store's clock
   uint64_t load_bytes = 0;              // that these brought

@@ -275,6 +275,7 @@ TEST_F(EngineTest, CountersBeginAtZeroAndTellPromptsFromAnswers) {
                                  fresh.looks,
                                  fresh.loads,
                                  fresh.loads_from_end,
+                                 fresh.loads_by_layer,
                                  fresh.loaded_tokens,
                                  fresh.load_us,
                                  fresh.load_bytes,

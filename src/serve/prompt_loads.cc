@@ -12,6 +12,11 @@ namespace {
 // Both at once takes 1 / (1 / a + 1 / b) of the time of either. Where one is so many times as fast
 // as the other that is less than a fifth off, and the slower one is better left to others.
 constexpr double kBothWithin = 4.0;
+// More parts hide more of what is computed, and ask the store more often.
+constexpr uint32_t kPartsMax = 2;
+// What takes less of the time of loading than one in so many is not worth asking twice.
+constexpr double kRestWithin = 16.0;
+
 }  // namespace
 
 std::optional<Costs> CostsOf(const EngineState& state, uint64_t tokens, uint64_t bytes) {
@@ -33,6 +38,13 @@ Bring HowToBring(LoadPolicy policy, const std::optional<Costs>& costs, bool can_
   return costs->load_us < costs->compute_us ? Bring::kLoad : Bring::kCompute;
 }
 
+uint32_t PartsToLoad(const std::optional<Costs>& costs, uint64_t block_bytes,
+                     uint64_t part_bytes_min) {
+  if (costs && costs->compute_us * kRestWithin < costs->load_us) return 1;
+  const uint64_t parts = block_bytes / std::max<uint64_t>(part_bytes_min, 1);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(parts, 1, kPartsMax));
+}
+
 uint64_t FrontTokens(const std::optional<Costs>& costs, uint64_t unread_tokens) {
   double share = 0.5;
   if (costs) share = costs->load_us / std::max(costs->load_us + costs->compute_us, 1.0);
@@ -44,7 +56,7 @@ Result<void> PromptLoads::Start(Task& task, Plan plan, const SequenceOptions& op
   if (plan.loadable_tokens() > 0) {
     const auto costs = CostsOf(state_, plan.loadable_tokens(), plan.loadable_bytes());
     const Bring how = HowToBring(state_.options.load, costs, CanComputeBeside(task));
-    if (how == Bring::kLoad) return Load(task, std::move(plan), options, LoadOrder::kFromFront);
+    if (how == Bring::kLoad) return Load(task, std::move(plan), options, LoadOrder::kByLayer);
     if (how == Bring::kBoth) return Load(task, std::move(plan), options, LoadOrder::kFromEnd);
   }
   return Open(task, std::move(plan), options, /*loaded_tokens=*/0);
@@ -62,6 +74,16 @@ bool PromptLoads::CanComputeBeside(const Task& task) const {
   const CacheOptions& options = state_.cache.options();
   return !HasWindows(options.geometry) && options.profile.residual_tokens == 0 &&
          state_.tasks.running().empty() && task.request().on_full != OnFull::kNoEvict;
+}
+
+// A step that is put aside is not observed, so what is kept of a prompt is not chosen beside a load.
+uint32_t PromptLoads::PartsOf(const Task& task, const Plan& plan) const {
+  const KeepOptions& keep = task.request().keep;
+  if (!state_.steps_aside || !keep.keeps_all() || keep.blocks_max > 0) return 1;
+  const uint64_t tokens = plan.loadable_tokens();
+  const uint64_t blocks = tokens / state_.cache.options().profile.block_tokens;
+  return PartsToLoad(CostsOf(state_, plan.missing_tokens() - tokens, plan.loadable_bytes()),
+                     plan.loadable_bytes() / blocks, state_.options.load_part_bytes);
 }
 
 Result<void> PromptLoads::Open(Task& task, Plan plan, const SequenceOptions& options,
@@ -126,9 +148,13 @@ Result<void> PromptLoads::Load(Task& task, Plan plan, const SequenceOptions& opt
   const uint64_t now_us = state_.clock.NowMicros();
   const uint64_t deadline_us = task.request().deadline_us;
   const uint64_t left_us = deadline_us <= now_us ? 1 : deadline_us - now_us;
-  const LoadOptions load = {.timeout_us = deadline_us == 0 ? 0 : left_us,
-                            .order = order,
-                            .on_done = [&mailbox = state_.mailbox] { mailbox.Wake(); }};
+  const auto wake = [&mailbox = state_.mailbox] { mailbox.Wake(); };
+  const LoadOptions load = {
+      .timeout_us = deadline_us == 0 ? 0 : left_us,
+      .order = order,
+      .parts = order == LoadOrder::kByLayer ? PartsOf(task, plan) : 1,
+      .on_layers = wake,
+      .on_done = wake};
   const uint64_t resident = plan.resident_tokens();
   const uint64_t tokens = plan.loadable_tokens();
   std::vector<MissRun> missing(plan.missing().begin(), plan.missing().end());
@@ -156,6 +182,19 @@ void PromptLoads::StartFront(Task& task, Loading& load, std::vector<MissRun> mis
   Meet(task, load);
 }
 
+// Goes on behind what is loaded, in the layers that have come. Where there is no room it waits for
+// all of them, and so it does where some blocks do not come: their reasons are known at the end.
+void PromptLoads::StartArriving(Task& task, Loading& load) {
+  auto plan = load.ticket.Arriving();
+  if (!plan || plan->resident_tokens() != load.resident + load.tokens) return;
+  std::vector<MissRun> missing(plan->missing().begin(), plan->missing().end());
+  auto sequence = state_.cache.Open(*std::move(plan), load.options);
+  if (!sequence) return;
+  ++state_.stats.loads_by_layer;
+  load.arrives = true;
+  state_.tasks.Start(task, *std::move(sequence), std::move(missing), load.tokens);
+}
+
 // Says how far the front is, and how far it goes next, so that what has come does not wait for a
 // long step.
 void PromptLoads::Meet(Task& task, Loading& load) const {
@@ -174,6 +213,7 @@ void PromptLoads::TakeDone() {
     Loading& load = each->second;
     if (!load.ticket.IsDone()) {
       if (load.computes) Meet(task, load);
+      if (!load.arrives && load.ticket.progress().layers_ready > 0) StartArriving(task, load);
       ++each;
       continue;
     }
@@ -189,6 +229,11 @@ void PromptLoads::TakeDone() {
 
 void PromptLoads::Take(Task& task, Loading load) {
   const LoadProgress progress = load.ticket.progress();
+  // One that has failed is let go of first, so that nothing holds what the load gives back.
+  if (load.arrives && task.running() && task.sequence().arrives()) {
+    state_.tasks.Stop(task).reset();
+    load.arrives = false;
+  }
   Plan plan = load.ticket.Take();
   const uint64_t before = load.computes ? task.position() : load.resident;
   const uint64_t came = plan.resident_tokens() - std::min(plan.resident_tokens(), before);
@@ -202,6 +247,7 @@ void PromptLoads::Take(Task& task, Loading load) {
     state_.stats.load_rate.Add(progress.elapsed_us, bytes, state_.clock.NowMicros());
   }
   waiting_.WakeForRoom();  // what did not come is not held any more, nor what the front computed
+  if (load.arrives) return;
   if (load.computes) return Join(task, load, std::move(plan));
   task.WaitFor({});
   const auto opened = Open(task, std::move(plan), load.options, came);

@@ -31,6 +31,7 @@ OrderedJson JsonOf(const EngineStats& stats, uint64_t now_us) {
           {"recomputed_tokens", stats.recomputed_tokens},
           {"loads", stats.loads},
           {"loads_from_end", stats.loads_from_end},
+          {"loads_by_layer", stats.loads_by_layer},
           {"loaded_tokens", stats.loaded_tokens},
           {"load_bytes_per_s", PerSecond(stats.load_rate, now_us)},
           {"read_tokens_per_s", PerSecond(stats.read_rate, now_us)},

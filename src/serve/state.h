@@ -45,13 +45,15 @@ class TaskTable {
   std::vector<Task*> running_;
 };
 
-/// What the store has of a request's text, on its way. The request waits, or computes the front.
+/// What the store has of a request's text, on its way. The request waits, or computes the front, or
+/// layer by layer what is behind it.
 struct Loading {
   Ticket ticket;
   SequenceOptions options;  // to open it with
   uint64_t resident;        // tokens before it
   uint64_t tokens;          // to be loaded
-  bool computes = false;    // the request runs
+  bool computes = false;    // the request runs: it computes the front
+  bool arrives = false;     // the request runs: its sequence has the layers that have come
 };
 
 /// A sequence that streams, on its way: what stays in memory is read. The request waits.
@@ -76,7 +78,7 @@ struct EngineState {
   const EngineOptions options;
   const uint32_t query_heads = 1;  // of the model's layers
   const uint32_t stages = 1;       // that compute different steps at the same time (FlowStepper)
-  const bool steps_aside = false;  // those that stream are not stepped with others (Streamer)
+  const bool steps_aside = false;  // those that wait for the store are not stepped with others
   FairShare shares{};
   TaskTable tasks{};
   std::map<RequestId, Loading> loads{};         // of `tasks`
@@ -89,7 +91,9 @@ struct EngineState {
 
   /// Its steps are its own (Streamer).
   bool StepsAside(Task& task) const {
-    return steps_aside && task.running() && task.sequence().streamed() != nullptr;
+    if (!steps_aside || !task.running()) return false;
+    return task.aside() != nullptr || task.sequence().streamed() != nullptr ||
+           task.sequence().arrives();
   }
   /// Requests that hold a sequence, or room for one.
   uint64_t holders() const;

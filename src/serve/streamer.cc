@@ -78,10 +78,16 @@ void Streamer::GoOnWith(Task& task, const Patience& patience, Report& report) {
 }
 
 uint64_t Streamer::TokensToBegin(Task& task, uint64_t wait_us) {
-  StreamedContext& context = *task.sequence().streamed();
-  context.Defer();
-  if (task.NextTokens(1).empty() || !context.MayStep(wait_us)) return 0;
-  const uint64_t most = std::min<uint64_t>(planner_.chunk_tokens(), context.rows_max());
+  uint64_t most = planner_.chunk_tokens();
+  if (StreamedContext* const context = task.sequence().streamed(); context != nullptr) {
+    context->Defer();
+    if (!context->MayStep(wait_us)) return 0;
+    most = std::min<uint64_t>(most, context->rows_max());
+  } else {
+    const auto first_layer = task.sequence().AwaitLayer(0, wait_us);
+    if (!first_layer || !*first_layer) return 0;  // a load that failed is taken at the next Tick
+  }
+  if (task.NextTokens(1).empty()) return 0;
   BatchEntry entry = {.task = &task, .tokens = task.NextTokens(most).size()};
   if (!planner_.Reserve(entry) || task.ended() || !task.running()) return 0;
   return entry.tokens;
@@ -108,9 +114,11 @@ Result<bool> Streamer::Compute(Task& task, uint64_t begins, const Patience& pati
   }
 }
 
-// What it appended is gone. Where the store has lost a block, it begins again before that one.
+// What it appended is gone. Where the store has lost a block, it begins again before that one, and
+// where a load has failed, behind what came of it (PromptLoads).
 void Streamer::Fail(Task& task, Error error) {
   task.TakeAside();
+  if (task.sequence().arrives()) return;
   if (!IsLost(task, error)) return task.Fail(std::move(error));
   ++state_.stats.streams_renewed;
   preemption_.Preempt(task, Waits::kNothing);

@@ -1,5 +1,6 @@
-// Steps of requests whose context streams from the store. Each is a step of its own, which is put
-// aside while it waits for the disk, or when it has had its share beside the steps of others.
+// Steps of requests whose context streams from the store, or is loaded layer by layer. Each is a
+// step of its own, which is put aside while it waits for the store, or when it has had its share
+// beside the steps of others.
 #ifndef QUIRE_SERVE_STREAMER_H_
 #define QUIRE_SERVE_STREAMER_H_
 

@@ -73,6 +73,7 @@ void Task::Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missin
   if (std::exchange(begins_again_, false) && !began_at_.insert(position()).second) {
     ++renewals_in_vain_;
   }
+  origins_before_ = origins_;
   origins_.Start(position(), std::move(missing), loaded_tokens);
 }
 
@@ -92,6 +93,7 @@ std::unique_ptr<Sequence> Task::Preempt() {
   }
   aside_.reset();
   paused_us_.reset();
+  if (sequence_->arrives()) origins_ = std::move(origins_before_);  // what it began with did not come
   origins_.Preempt();
   return std::move(sequence_);
 }
@@ -183,6 +185,7 @@ void Task::Draw(std::span<const float> logits) {
 void Task::End(Finish finish, CancelledTurn turn) {
   ended_ = true;
   aside_.reset();  // nothing that is not committed stays in its sequence
+  if (sequence_ != nullptr && sequence_->arrives()) sequence_.reset();
   Response response = answer_.Take(finish);
   response.error = std::move(error_);
   response.prompt_tokens = text_.prompt_tokens();

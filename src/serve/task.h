@@ -199,6 +199,7 @@ class Task {
   Text text_;
   Answer answer_;
   Origins origins_;
+  Origins origins_before_;  // its sequence
   KeptBlocks kept_;
   std::unique_ptr<Sequence> sequence_;
   uint64_t starts_ = 0;

@@ -89,7 +89,8 @@ std::optional<Wait> Waiting::ForLoaded(const Task& task) const {
   };
   for (const auto& [id, load] : state_.loads) {
     const Task& owner = *state_.tasks.Find(id);
-    look_at(owner, owner.running() ? owner.position() : load.resident, load.resident + load.tokens);
+    const uint64_t there = load.computes ? owner.position() : load.resident;
+    look_at(owner, there, load.resident + load.tokens);
   }
   for (const auto& [id, start] : state_.openings) {
     look_at(*state_.tasks.Find(id), start.there, UINT64_MAX);
@@ -104,9 +105,10 @@ void Waiting::WakeForPrefix() {
     const Task* const owner = state_.tasks.Find(wait.owner);
     if (Planted(Canary::kForgetWaiters) && owner == nullptr) continue;
     if (owner != nullptr) {
-      const bool is_there = owner->running() && owner->position() >= wait.tokens;
-      const bool loads =
-          state_.loads.contains(owner->id()) || state_.openings.contains(owner->id());
+      const auto load = state_.loads.find(owner->id());
+      const bool arrives = load != state_.loads.end() && load->second.arrives;
+      const bool is_there = owner->running() && !arrives && owner->position() >= wait.tokens;
+      const bool loads = load != state_.loads.end() || state_.openings.contains(owner->id());
       if (!owner->ended() && !is_there && loads) continue;
       const bool goes_on = owner->running() && !owner->ended() && !owner->paused_us();
       if (goes_on && owner->position() < wait.tokens) continue;

@@ -98,8 +98,8 @@ class ErasedBesideSlowReads : public testing::Test {
 
   void SetUp() override {
     auto memory_store = std::make_unique<MemoryStore>();
-    memory_store->held = [](const tier::RecordIdentity& record) {
-      return record.block_index < kSlow;
+    memory_store->held = [](const tier::LoadRequest& load) {
+      return load.identity.block_index < kSlow;
     };
     auto made = std::make_unique<transfer::Transfers>(std::move(memory_store), SystemClock());
     transfer::Transfers& transfers = *made;

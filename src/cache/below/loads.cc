@@ -51,6 +51,7 @@ struct LoadJob::Get {
   Entries entries{};
   bool twins = false;
   const LoadList::Run* run = nullptr;  // that these are read with
+  size_t part = 0;                     // of the layers of a block
   bool is_question = false;            // it was not known whether the store has it
   uint64_t read = 0;                   // of the transfers
   std::vector<std::span<std::byte>> out{};
@@ -107,6 +108,7 @@ bool Loading::TakeNew() {
     MutexLock lock(new_mutex_);
     if (new_jobs_.empty()) return false;
     ended_.reserve(jobs_.size() + new_jobs_.size());
+    grown_.reserve(jobs_.size() + new_jobs_.size());
     jobs_.reserve(jobs_.size() + new_jobs_.size());
     taken.swap(new_jobs_);
   }
@@ -128,7 +130,7 @@ void Loading::FindAhead(LoadJob& job) {
     const std::vector<Digest>& theirs = PlanState::Of(*other->plan).load.keys;
     const auto first = std::ranges::find(theirs, keys.front());
     const auto entry = static_cast<size_t>(first - theirs.begin());
-    if (entry >= other->end || entry > other->started) continue;
+    if (entry >= other->end || !other->HasReached(entry)) continue;
     const auto common = std::mismatch(first, theirs.end(), keys.begin(), keys.end()).first;
     const auto count = static_cast<size_t>(common - first);
     if (count <= job.ahead_count) continue;
@@ -136,6 +138,7 @@ void Loading::FindAhead(LoadJob& job) {
     job.ahead_first = entry;
     job.ahead_count = count;
   }
+  if (job.ahead != nullptr) job.parts.resize(1);
 }
 
 // When the other load has attached what both want, or has ended, this one goes on behind what is
@@ -160,6 +163,7 @@ bool Loading::WaitsForAhead(LoadJob& job) {
 transfer::Worker::Turned Loading::Turn() {
   Turned turned;
   std::vector<std::shared_ptr<LoadJob>> ended;
+  std::vector<std::shared_ptr<LoadJob>> grown;
   {
     MutexLock lock(mutex_);
     const bool began = TakeNew();
@@ -168,6 +172,15 @@ transfer::Worker::Turned Loading::Turn() {
     turned.copies = !landing_.empty();
     ended = ended_;
     ended_.clear();  // its memory stays
+    grown = grown_;
+    for (const auto& job : grown) ++job->telling;
+    grown_.clear();
+  }
+  for (const auto& job : grown) {
+    job->options.on_layers();
+    MutexLock lock(mutex_);
+    --job->telling;
+    turned.worked = true;
   }
   for (const auto& job : ended) {
     if (job->options.on_done) job->options.on_done();
@@ -194,12 +207,13 @@ bool Loading::Advance() {
     if (job.meets) TakeComputed(job);
     StartGets(job);
     if (job.meets) MeetComputed(job);
+    if (CountLayers(job) && job.options.on_layers) grown_.push_back(each);
     worked = AttachReady(job) || worked;
     StartGets(job);
   }
   for (size_t i = 0; i < jobs_.size();) {
     LoadJob& job = *jobs_[i];
-    if (job.attached < job.end || job.gets > 0) {
+    if (job.attached < job.end || job.gets > 0 || job.telling > 0) {
       ++i;
       continue;
     }
@@ -220,6 +234,14 @@ std::optional<Loading::Entries> Loading::NextToStart(LoadJob& job) {
       job.next = std::max(job.front, job.FirstOf(*run));
     }
     return Entries{.first = job.next, .count = end - job.next};
+  }
+  if (job.parts.size() > 1) {
+    if (job.started >= job.end && job.part + 1 < job.parts.size()) {
+      ++job.part;
+      job.started = 0;
+    }
+    if (job.started >= job.end || job.gets >= kLoadBlocksInFlight) return std::nullopt;
+    return Entries{.first = job.started++};
   }
   if (job.started >= std::min(job.end, job.attached + kLoadBlocksInFlight)) return std::nullopt;
   const size_t first = job.started++;
@@ -269,12 +291,15 @@ void Loading::AskFor(LoadJob& job, const Entries& entries, bool twins) {
   get->job = &job;
   get->entries = entries;
   get->twins = twins;
+  get->part = job.part;
   get->run = twins ? nullptr : job.RunOf(entries.first);
   tier::LoadRequest request = {.identity =
                                    shapes.IdentityOf(job.RecordAt(entries.first, get->run), twins)};
   get->is_question = transfers_->PresenceOf(request.identity.key) == tier::Presence::kUnknown;
   if (get->run != nullptr) {
     AskForRun(*get, request);
+  } else if (job.parts.size() > 1) {
+    AskForPart(*get, request);
   } else {
     AskForBlock(*get, request);
   }
@@ -337,6 +362,19 @@ void Loading::AskForBlock(Get& get, tier::LoadRequest& request) {
   }
 }
 
+// Of its only slot, which the host reaches.
+void Loading::AskForPart(Get& get, tier::LoadRequest& request) {
+  const SectionRange part = get.job->parts[get.part].sections;
+  const SlotId slot = get.job->slots[get.entries.first].front();
+  std::vector<std::span<std::byte>> sections;
+  cache_.shapes().Cut(0, cache_.slots().HostBytes(slot), sections);
+  const auto wanted = std::span(sections).subspan(part.first, part.count);
+  get.out.assign(wanted.begin(), wanted.end());
+  request.layout = &cache_.shapes().sealed();
+  request.section_first = part.first;
+  request.section_count = part.count;
+}
+
 // What is not wanted of a run, or has to be copied to a device, is read beside the slots.
 void Loading::AskForRun(Get& get, tier::LoadRequest& request) {
   const RecordShapes& shapes = cache_.shapes();
@@ -381,7 +419,7 @@ void Loading::EndGet(const std::shared_ptr<Get>& get, const StoreCompletion& end
       (get->twins ? job.durable[entry].twins : job.durable[entry].sealed) = ended.is_durable;
     }
     get->in_slots = TakeIn(*get);
-    ++cache_.store()->loaded;
+    if (job.parts.size() == 1 || job.parts_missing[first] == 0) ++cache_.store()->loaded;
     if (get->in_slots != nullptr) return landing_.push_back(get);
     if (get->chunk) return EndLanding(*get);
   }
@@ -413,6 +451,10 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
     TakeRunIn(get);
     return nullptr;
   }
+  if (job.parts.size() > 1) {
+    TakePart(get);
+    return nullptr;
+  }
   job.errors[get.entries.first] = get.error.Checked();
   if (cache_.classes().reencodes()) {
     ReencodeIn(get);
@@ -437,6 +479,39 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
     done += count;
   }
   return payload != nullptr ? cache_.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
+}
+
+// The last one gives the slot its checksum.
+void Loading::TakePart(const Get& get) {
+  LoadJob& job = *get.job;
+  const RecordShapes& shapes = cache_.shapes();
+  const size_t entry = get.entries.first;
+  const size_t sections = shapes.sealed().sections().size();
+  const auto crcs = std::span(job.section_crcs).subspan(entry * sections, sections);
+  std::ranges::copy(get.crcs, crcs.begin() + job.parts[get.part].sections.first);
+  job.parts_missing[entry] &= static_cast<uint8_t>(~(1U << get.part));
+  if (job.parts_missing[entry] == 0) job.crcs[entry].front() = shapes.Join(0, crcs);
+}
+
+// Counts the layers that all entries have, but for those of the last part, which come with the end.
+// Of what an entry without the first layers would begin nothing comes: the first part says how many
+// entries there are. True: there are more.
+bool Loading::CountLayers(LoadJob& job) {
+  bool more = false;
+  while (job.parts_ready + 1 < job.parts.size() && job.end > 0) {
+    if (job.parts_ready > 0 && job.end != job.arriving) break;  // one has failed
+    const auto has_part = [&](size_t entry) {
+      return (job.parts_missing[entry] >> job.parts_ready & 1U) == 0;
+    };
+    while (job.ready_entries < job.end && has_part(job.ready_entries)) ++job.ready_entries;
+    if (job.ready_entries < job.end) break;
+    if (job.parts_ready == 0) job.arriving = job.end;
+    job.arrival->SetReady(job.parts[job.parts_ready].layers_end);
+    ++job.parts_ready;
+    job.ready_entries = 0;
+    more = true;
+  }
+  return more;
 }
 
 // From the form that the store has.
@@ -600,7 +675,7 @@ bool Loading::AttachReady(LoadJob& job) {
   bool worked = false;
   while (job.attached < job.end) {
     size_t ready = job.attached;
-    while (ready < std::min(job.end, job.started) && IsReady(job, ready) &&
+    while (ready < std::min(job.end, job.StartedWhole()) && IsReady(job, ready) &&
            ready < job.attached + kPublishBlocksMax) {
       ++ready;
     }
@@ -623,6 +698,9 @@ void Loading::End(LoadJob& job) {
     job.failure = MissReason::kLoadFailed;
   }
   job.end_us = transfers_->NowMicros();
+  if (job.arrival != nullptr) {
+    job.arrival->End(job.parts_ready > 0 && job.attached == job.arriving);
+  }
   job.done = true;
 }
 

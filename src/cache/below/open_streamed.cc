@@ -409,6 +409,9 @@ Result<std::unique_ptr<Opening>> Admission::BeginOpen(Plan plan, const SequenceO
     return Fail(ErrorCode::kInvalidArgument,
                 "open: resident_tokens is 0: nothing is waited for, so use Open");
   }
+  if (state.arrival != nullptr) {
+    return Fail(ErrorCode::kUnsupported, "open: a sequence that streams waits for a load's end");
+  }
   const uint64_t most = std::max(options.reserve_tokens, state.prompt_tokens);
   QUIRE_ASSIGN(const StreamNeeds needs, StreamNeedsOf(cache_, options));
   QUIRE_TRY(CheckStreamFits(state.location, needs, most, options));

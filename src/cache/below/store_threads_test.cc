@@ -73,7 +73,10 @@ TEST_P(StoreThreadsTest, EveryoneAtOnceGetsTheRightBytes) {
         if (prng.NextBelow(3) == 0) options.timeout_us = 1 + prng.NextBelow(3000);
         std::atomic<bool> told = false;
         options.on_done = [&told] { told = true; };
-        if (prng.NextBelow(3) == 0) options.order = LoadOrder::kFromEnd;
+        options.order = static_cast<LoadOrder>(1 + prng.NextBelow(3));
+        options.on_layers = [&] {  // never after the end
+          if (told) ++wrong;
+        };
         auto ticket = test.cache->Load(*std::move(plan), options);
         if (!ticket) continue;
         std::unique_ptr<Sequence> front;  // ends before the plan is taken, or after
@@ -85,6 +88,22 @@ TEST_P(StoreThreadsTest, EveryoneAtOnceGetsTheRightBytes) {
             (void)test.model.Feed(*front, std::span(prompt).first(tokens));
             ticket->Meet(front->length());
             if (prng.NextBelow(4) == 0) front.reset();
+          }
+        }
+        if (options.order == LoadOrder::kByLayer) {
+          ticket->WaitFor(prng.NextBelow(300));
+          auto arriving = ticket->Arriving();
+          auto opened = arriving ? test.cache->Open(*std::move(arriving), {})
+                                 : Result<std::unique_ptr<Sequence>>(nullptr);
+          if (opened && *opened != nullptr) {
+            front = *std::move(opened);
+            if (prng.NextBelow(4) == 0) ticket->Cancel();
+            const auto all_there = front->AwaitLayer(1, prng.NextBelow(2000));
+            if (all_there && *all_there) {
+              if (!test.model.Feed(*front, prompt)) continue;
+              if (!test.model.Differs(*front, prompt).empty()) ++wrong;
+            }
+            if (prng.NextBelow(2) == 0) front.reset();
           }
         }
         switch (prng.NextBelow(5)) {

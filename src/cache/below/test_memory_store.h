@@ -34,27 +34,16 @@ class MemoryStore final : public tier::Store {
   }
   void Get(std::span<const tier::LoadRequest> loads, uint64_t /*deadline_us*/) override {
     for (const tier::LoadRequest& load : loads) {
-      if (held && held(load.identity)) {
-        held_tags_.push_back(load.tag);
-        continue;
-      }
-      if (lost && lost(load.identity)) {
-        ended_.push_back({.tag = load.tag, .outcome = tier::StoreOutcome::kIo});
-        continue;
-      }
-      ended_.push_back({.tag = load.tag});
-      const std::vector<std::byte>& bytes = records_.at(load.identity.key);
-      auto from = bytes.begin();
-      for (size_t i = 0; i < load.out.size(); ++i) {
-        const std::span<std::byte> section = load.out[i];
-        std::copy_n(from, section.size(), section.begin());
-        from += static_cast<ptrdiff_t>(section.size());
-        load.crcs[i] = Crc32c(section);
+      if (held && held(load)) {
+        held_.push_back(load);
+      } else {
+        Read(load);
       }
     }
   }
   void Cancel(uint64_t tag) override {
-    if (std::erase(held_tags_, tag) > 0) ended_.push_back({.tag = tag});
+    const auto has_tag = [&](const tier::LoadRequest& load) { return load.tag == tag; };
+    if (std::erase_if(held_, has_tag) > 0) ended_.push_back({.tag = tag});
     for (tier::StoreCompletion& ended : ended_) {
       if (ended.tag == tag) ended.outcome = tier::StoreOutcome::kCancelled;
     }
@@ -96,16 +85,43 @@ class MemoryStore final : public tier::Store {
 
   /// Records that can be found, and do not come.
   std::function<bool(const tier::RecordIdentity&)> lost;
-  /// Records that come when no load waits for them any more.
-  std::function<bool(const tier::RecordIdentity&)> held;
+  /// Reads that end when no load waits for them any more, or at Release.
+  std::function<bool(const tier::LoadRequest&)> held;
+  /// The first `count` of the held reads are done now, which `held` says nothing of any more.
+  void Release(size_t count = SIZE_MAX) {
+    for (; count > 0 && !held_.empty(); --count) {
+      Read(held_.front());
+      held_.erase(held_.begin());
+    }
+  }
+  size_t held_count() const { return held_.size(); }
   /// How often its state was asked for. Any thread.
   uint64_t looks() const { return looks_; }
 
  private:
+  void Read(const tier::LoadRequest& load) {
+    if (lost && lost(load.identity)) {
+      ended_.push_back({.tag = load.tag, .outcome = tier::StoreOutcome::kIo});
+      return;
+    }
+    ended_.push_back({.tag = load.tag});
+    const std::vector<std::byte>& bytes = records_.at(load.identity.key);
+    auto from = bytes.begin();
+    for (const tier::SectionSpec& before : load.layout->sections().first(load.section_first)) {
+      from += static_cast<ptrdiff_t>(before.bytes);
+    }
+    for (size_t i = 0; i < load.out.size(); ++i) {
+      const std::span<std::byte> section = load.out[i];
+      std::copy_n(from, section.size(), section.begin());
+      from += static_cast<ptrdiff_t>(section.size());
+      load.crcs[i] = Crc32c(section);
+    }
+  }
+
   mutable std::atomic<uint64_t> looks_ = 0;
   std::map<Digest, std::vector<std::byte>> records_;
   std::map<tier::PublisherId, uint64_t> epochs_;
-  std::vector<uint64_t> held_tags_;
+  std::vector<tier::LoadRequest> held_;
   std::vector<tier::StoreCompletion> ended_;
 };
 

@@ -17,6 +17,10 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   if (verbs_.cache.layout().group_count() > 1 || verbs_.cache.classes().reaches()[0].windowed()) {
     return refuse(ErrorCode::kUnsupported, "a layer's window decides what it keeps");
   }
+  {
+    MutexLock lock(mutex_);
+    QUIRE_TRY(CheckArrived("select"));
+  }
   if (contiguous_) return refuse(ErrorCode::kUnsupported, "it is contiguous");
   if (stream_ != nullptr) return refuse(ErrorCode::kUnsupported, "it streams");
   if (!is_exact_) return refuse(ErrorCode::kUnsupported, "some of it is approximate");

@@ -43,6 +43,7 @@ SequenceImpl::SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots o
       slots_(own_classes_ != nullptr ? *own_classes_ : verbs.cache.classes(),
              std::move(start.blocks), start.tokens,
              start.stream != nullptr ? 0 : start.tokens / verbs.cache.block_tokens()),
+      arrival_(std::move(start.arrival)),
       stream_(std::move(start.stream)),
       cursors_(verbs.cache.layout().layer_count()),
       length_(start.tokens) {
@@ -69,6 +70,29 @@ SequenceImpl::~SequenceImpl() {
 uint64_t SequenceImpl::cursor(uint32_t layer) const {
   QUIRE_CHECK(layer < cursors_.size());
   return cursors_[layer].load(std::memory_order_acquire);
+}
+
+std::shared_ptr<const Arrival> SequenceImpl::arrival() const {
+  MutexLock lock(mutex_);
+  return arrival_;
+}
+
+Result<bool> SequenceImpl::AwaitLayer(uint32_t layer, uint64_t wait_us) {
+  const auto arrival = this->arrival();
+  if (arrival == nullptr) return true;
+  return arrival->Await(layer, wait_us);
+}
+
+bool SequenceImpl::arrives() const {
+  const auto arrival = this->arrival();
+  return arrival != nullptr && !arrival->is_whole();
+}
+
+Result<void> SequenceImpl::CheckArrived(std::string_view verb) const {
+  if (arrival_ == nullptr || arrival_->is_whole()) return {};
+  return Fail(ErrorCode::kBusy,
+              fmt::format("{}: sequence {}: not all layers of what is loaded are there", verb,
+                          id_.number()));
 }
 
 uint64_t SequenceImpl::cursor_max() const {
@@ -342,6 +366,10 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
                             id_.number(), position, written));
   }
   if (position == written) return {};
+  if (position < length()) {
+    MutexLock lock(mutex_);
+    QUIRE_TRY(CheckArrived("rollback"));
+  }
   if (!slots_.Sees(position)) {
     const std::string why = stats().tokens_streamed > position
                                 ? "what is before it is in the store alone; open it anew"
@@ -473,6 +501,10 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
                             "the store has",
                             id_.number()));
   }
+  {
+    MutexLock lock(mutex_);
+    QUIRE_TRY(CheckArrived("fork"));
+  }
   const uint64_t length = this->length();
   const uint64_t whole = length / verbs_.cache.block_tokens();
   const uint64_t blocks = DivUp(length, uint64_t{verbs_.cache.block_tokens()});
@@ -527,6 +559,7 @@ std::vector<SlotId> SequenceImpl::HeldOf(const std::set<SlotId>& slots) const {
 
 void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
+  std::shared_ptr<const Arrival> arrival;
   if (stream_ != nullptr) {
     WriteRest();
     stream_->Cut(0);
@@ -534,13 +567,14 @@ void SequenceImpl::Reset() {
   KeepTwins(length() / verbs_.cache.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
   const uint64_t output = length() - prompt;
-  const uint64_t hit_blocks = slots_.first_own();
   const std::vector<BlockId> path = slots_.list().PublishedBlocks(0, slots_.list().published());
+  const uint64_t hit_blocks = std::min<uint64_t>(slots_.first_own(), path.size());
   {
     MutexLock lock(mutex_);
     for (auto& cursor : cursors_) cursor.store(0, std::memory_order_release);
     length_.store(0, std::memory_order_release);
     dropped = slots_.Clear(BlockList(slots_.class_count(), verbs_.cache.block_tokens(), publish_));
+    arrival = std::move(arrival_);
   }
   damaged_block_ = kNoBlock;
   gave_up_ = false;
@@ -554,6 +588,10 @@ void SequenceImpl::Reset() {
                        .hit_blocks = hit_blocks,
                        .user = user},
                       dropped);
+  // As where a load lets go of what it read (Loading::Release).
+  if (arrival == nullptr || arrival->is_whole()) return;
+  for (const SlotId slot : dropped) verbs_.cache.slots().ZeroIfFree(slot);
+  static_cast<void>(verbs_.cache.slots().ops().Synchronize());
 }
 
 }  // namespace quire::cache

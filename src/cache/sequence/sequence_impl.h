@@ -9,10 +9,12 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "cache/below/arrival.h"
 #include "cache/below/sequence_stream.h"
 #include "cache/sequence/sequence_slots.h"
 #include "cache/verbs/holds.h"
@@ -80,6 +82,8 @@ class SequenceImpl final : public Sequence {
     BlockList blocks;                // of these tokens; their slots are held for the sequence
     MetadataCharge charge{};         // pays for the sequence and for entries of `blocks`
     Lease lease{};                   // holds the blocks until the sequence does; may be empty
+    // Of the blocks behind the published ones, which a load publishes; null: all is there.
+    std::shared_ptr<const Arrival> arrival{};
     // Of a streamed sequence, whose `blocks` are its own, with what it needs of each class.
     std::unique_ptr<SequenceStream> stream{};
     std::unique_ptr<const SlotClasses> classes{};
@@ -115,6 +119,8 @@ class SequenceImpl final : public Sequence {
   LayerStreams Streams(uint32_t layer) const override;
   LayerBlocks Blocks(uint32_t layer) const override;
   StreamedContext* streamed() override { return stream_.get(); }
+  Result<bool> AwaitLayer(uint32_t layer, uint64_t wait_us) override;
+  bool arrives() const override;
 
   TenantId tenant() const { return location_.tenant; }
   /// The slots among these that it holds.
@@ -145,6 +151,9 @@ class SequenceImpl final : public Sequence {
 
  private:
   uint64_t cursor_max() const;
+  std::shared_ptr<const Arrival> arrival() const;
+  /// Errors: kBusy not all layers are there
+  Result<void> CheckArrived(std::string_view verb) const QUIRE_REQUIRES(mutex_);
   Result<Holds::Allocation> AddSlots(const PerClass<uint64_t>& counts, uint64_t metadata_bytes);
   SequenceSlots::Steps steps() const {
     return {.tokens = step_tokens_, .in_prompt = length() < prompt_tokens_};
@@ -212,6 +221,7 @@ class SequenceImpl final : public Sequence {
   const std::unique_ptr<const SlotClasses> own_classes_;  // of a streamed sequence; else null
   mutable Mutex mutex_{LockRank::kSequence};
   SequenceSlots slots_;
+  std::shared_ptr<const Arrival> arrival_ QUIRE_GUARDED_BY(mutex_);  // until Reset; may be null
   const std::unique_ptr<SequenceStream> stream_;  // null: all blocks are in memory
   MetadataCharge charge_;                         // for the sequence itself
   std::vector<Retained> retained_;                // until Reset

@@ -28,6 +28,10 @@ void IfThereIsMemory(const Call& call) {
 }  // namespace
 
 Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
+  {
+    MutexLock lock(mutex_);
+    QUIRE_TRY(CheckArrived("commit"));
+  }
   const uint64_t length = this->length() + tokens.size();
   for (uint32_t layer = 0; layer < cursors_.size(); ++layer) {
     if (cursor(layer) < length) {

@@ -22,6 +22,7 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
   QUIRE_ASSIGN(taken.open, verbs_.cache.open_layout().Find(layer, role));
   const uint32_t group = verbs_.cache.layout().group_of(layer);
   MutexLock lock(mutex_);
+  QUIRE_TRY(CheckArrived("read"));
   // The length first: tokens committed then are written, whatever the writer does meanwhile.
   // Rollback takes the lock.
   taken.committed = length();

@@ -349,7 +349,7 @@ Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptio
   QUIRE_TRY(CheckLength(state, options));
   const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
   if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
-  const uint64_t shared = state.path.size();
+  const uint64_t shared = state.resident / cache_.block_tokens();
   const uint64_t blocks_wanted = DivUp(wanted, cache_.block_tokens());
   const bool publish = options.publish && !options.contiguous;
   BlockList list(cache_.classes().count(), cache_.block_tokens(), publish);
@@ -386,7 +386,7 @@ Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptio
   for (uint64_t block = 0; block < shared; ++block) {
     for (uint32_t c = 0; c < cache_.classes().count(); ++c)
       list.SetSlot(c, block, state.slots[c][block]);
-    list.AddPublished(state.path[block]);
+    if (block < state.path.size()) list.AddPublished(state.path[block]);
   }
   if (publish) list.AddTokens(state.resident_tokens);
   return std::make_unique<SequenceImpl>(
@@ -400,7 +400,8 @@ Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptio
           .approximate_error = state.approximate_error,
           .blocks = std::move(list),
           .charge = std::move(taken->metadata),
-          .lease = std::move(state.lease)},
+          .lease = std::move(state.lease),
+          .arrival = std::move(state.arrival)},
       std::move(taken->slots), blocks, tokens_max, options);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/wiped_vector.h"
+#include "cache/below/arrival.h"
 #include "cache/sequence/sequence_impl.h"
 #include "cache/verbs/lookup.h"
 #include "quire/cache.h"
@@ -35,6 +36,8 @@ struct PlanState {
   LoadList load{};                        // the blocks that the store has besides
   std::optional<uint64_t> differs_at{};   // as Plan
   WipedVector<TokenId> prompt{};          // [prompt_tokens], where more than these are needed
+  // Of a load by layer: the blocks behind `path` are not all there, and are the load's to publish.
+  std::shared_ptr<const Arrival> arrival{};
 };
 
 /// Threads: any

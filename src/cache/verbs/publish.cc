@@ -42,10 +42,10 @@ Published Join(State& state, BlockId same, const NewBlock& block, const PerClass
   for (uint32_t group = 0; group < state.classes.group_count(); ++group) {
     const SlotId own = block.slots[group];
     if (const SlotId there = state.directory.at(same).slots[group]; !there.is_none()) {
-      // A fork may have published the slot that both hold.
+      // A fork, or the load that it began with, may have published the slot that both hold.
       if (there != own) HoldSlot(state, there);
       published.slots[group] = there;
-      deduplicated = deduplicated || !own.is_none();
+      deduplicated = deduplicated || (!own.is_none() && there != own);
       continue;
     }
     if (own.is_none()) continue;
