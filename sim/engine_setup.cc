@@ -96,7 +96,7 @@ EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams, std::s
   for (size_t i = 0; i < kEngineParties.size(); ++i) {
     setup.weights.push_back(1.0 + static_cast<double>(prng.NextBelow(3)));
   }
-  setup.engine.load_part_bytes = prng.NextChance(2) ? 1 : uint64_t{1} << 20;  // by layer, or not
+  setup.engine.load_slice_bytes = prng.NextChance(2) ? 1 : uint64_t{1} << 20;  // by layer, or not
   const bool all_windowed = setup.model.window_layers.size() == setup.model.layers;
   if (!streams || all_windowed || setup.cache.profile.residual_tokens > 0) return setup;
   // The ring of a context that streams and its last tokens take more than other contexts.

@@ -327,7 +327,7 @@ class Cache {
   /// its own to read (ladders, runs, arenas that are not block-major or not the host's, layers with
   /// a window, residual_tokens), and what another load reads too, comes as from the front.
   ///
-  /// Errors: kNoSpace as Open, for the slots; kInvalidArgument parts; kUnsupported
+  /// Errors: kNoSpace as Open, for the slots; kInvalidArgument slices; kUnsupported
   ///         LoadOrder::kFromEnd where layers have a window, or with residual_tokens: queries there
   ///         do not see all of the prompt, so its beginning cannot be computed meanwhile. The
   ///         plan's pins are dropped then

@@ -189,9 +189,10 @@ enum class LoadOrder : uint8_t {
 struct LoadOptions {
   uint64_t timeout_us = 0;  // blocks that are not there by then count as not loaded; 0: no limit
   LoadOrder order = LoadOrder::kFromFront;
-  // kByLayer: in so many parts the layers of a block are read, at least 1 and at most 8.
-  uint32_t parts = 2;
-  // kByLayer: called each time that layers_ready has grown before the end, as on_done. May be empty.
+  // kByLayer: in so many slices the layers of a block are read, 1 to 8.
+  uint32_t slices = 2;
+  // kByLayer: called each time that layers_ready has grown before the end, as on_done is. May be
+  // empty.
   std::function<void()> on_layers{};
   // Called once, when the load has ended, on a thread of the store. That thread, and the end of the
   // ticket, wait for it. May be empty.
@@ -232,10 +233,10 @@ class Ticket {
   /// their room comes back; the load is done when all later blocks have come. Fewer tokens than
   /// before change nothing.
   void Meet(uint64_t tokens);
-  /// For a load kByLayer some of whose layers are ready: a plan with the blocks on their way as
-  /// resident ones, pinned. It counts as no lookup: the plan of Take does. A sequence that is opened
-  /// from it has a layer's tokens when Sequence::AwaitLayer says so; a block that fails fails there,
-  /// and what was computed from the others is to be dropped.
+  /// For a load kByLayer some of whose layers are ready: a plan that has the blocks on their way as
+  /// resident ones, pinned. It counts as no lookup: the plan of Take does. A sequence that is
+  /// opened from it has the tokens of a layer when Sequence::AwaitLayer says so. Where a block does
+  /// not come, AwaitLayer fails, and what was computed from the others is to be dropped.
   ///
   /// Errors: kUnsupported not kByLayer; kBusy no layer is ready, or the load has ended, or is about
   ///         to: it comes as a whole

@@ -73,7 +73,8 @@ struct ForwardScratch {
 AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
                                 const LayerStreams& streams);
 
-/// A pass that can be put aside while it waits for what the store has of a context, or a load brings.
+/// A pass that can be put aside while it waits for what the store has of a context, or a load
+/// brings of it.
 ///
 /// Lifetime: what it is made with must outlive it
 class ForwardPass {

@@ -52,9 +52,9 @@ struct EngineOptions {
   // after so long, where nothing of the engine's could give any back. 0: it is refused then.
   uint64_t outside_retry_us = 0;
   LoadPolicy load = LoadPolicy::kAuto;
-  // While a prompt is loaded, what is behind it is computed in the layers that have come. A block is
-  // read in parts for that, of so many bytes at least.
-  uint64_t load_part_bytes = uint64_t{64} << 10;
+  // While a prompt is loaded, what is behind it is computed in the layers that have come. For that
+  // a block is read in slices of so many bytes at least.
+  uint64_t load_slice_bytes = uint64_t{64} << 10;
   // What memory cannot hold whole streams from the store: at least so many of its last tokens stay
   // in memory (SequenceOptions::resident_tokens). Its steps have chunk_tokens_min tokens, up to
   // chunk_tokens_max where that leaves half of the budget to others, and fewer where their lane

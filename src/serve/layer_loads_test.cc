@@ -15,7 +15,7 @@ class LayerLoadsTest : public AfterRestartTest {
  protected:
   LayerLoadsTest() {
     engine_options_.load = LoadPolicy::kAlways;
-    engine_options_.load_part_bytes = 1;  // small blocks too
+    engine_options_.load_slice_bytes = 1;  // small blocks too
     ns_per_run_ = 20'000;                 // so that computing is worth a thought
     machine_.options.staging_bytes = 4 * machine_.options.chunk_bytes;  // few reads at once
     machine_.Restart();

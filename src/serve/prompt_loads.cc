@@ -12,8 +12,8 @@ namespace {
 // Both at once takes 1 / (1 / a + 1 / b) of the time of either. Where one is so many times as fast
 // as the other that is less than a fifth off, and the slower one is better left to others.
 constexpr double kBothWithin = 4.0;
-// More parts hide more of what is computed, and ask the store more often.
-constexpr uint32_t kPartsMax = 2;
+// More slices hide more of what is computed, and ask the store more often.
+constexpr uint32_t kSlicesMax = 2;
 // What takes less of the time of loading than one in so many is not worth asking twice.
 constexpr double kRestWithin = 16.0;
 
@@ -38,11 +38,11 @@ Bring HowToBring(LoadPolicy policy, const std::optional<Costs>& costs, bool can_
   return costs->load_us < costs->compute_us ? Bring::kLoad : Bring::kCompute;
 }
 
-uint32_t PartsToLoad(const std::optional<Costs>& costs, uint64_t block_bytes,
-                     uint64_t part_bytes_min) {
+uint32_t SlicesToLoad(const std::optional<Costs>& costs, uint64_t block_bytes,
+                     uint64_t slice_bytes_min) {
   if (costs && costs->compute_us * kRestWithin < costs->load_us) return 1;
-  const uint64_t parts = block_bytes / std::max<uint64_t>(part_bytes_min, 1);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(parts, 1, kPartsMax));
+  const uint64_t slices = block_bytes / std::max<uint64_t>(slice_bytes_min, 1);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(slices, 1, kSlicesMax));
 }
 
 uint64_t FrontTokens(const std::optional<Costs>& costs, uint64_t unread_tokens) {
@@ -76,14 +76,14 @@ bool PromptLoads::CanComputeBeside(const Task& task) const {
          state_.tasks.running().empty() && task.request().on_full != OnFull::kNoEvict;
 }
 
-// A step that is put aside is not observed, so what is kept of a prompt is not chosen beside a load.
-uint32_t PromptLoads::PartsOf(const Task& task, const Plan& plan) const {
+// A step that is put aside is not observed, so nothing is chosen of a prompt beside a load.
+uint32_t PromptLoads::SlicesOf(const Task& task, const Plan& plan) const {
   const KeepOptions& keep = task.request().keep;
   if (!state_.steps_aside || !keep.keeps_all() || keep.blocks_max > 0) return 1;
   const uint64_t tokens = plan.loadable_tokens();
   const uint64_t blocks = tokens / state_.cache.options().profile.block_tokens;
-  return PartsToLoad(CostsOf(state_, plan.missing_tokens() - tokens, plan.loadable_bytes()),
-                     plan.loadable_bytes() / blocks, state_.options.load_part_bytes);
+  return SlicesToLoad(CostsOf(state_, plan.missing_tokens() - tokens, plan.loadable_bytes()),
+                     plan.loadable_bytes() / blocks, state_.options.load_slice_bytes);
 }
 
 Result<void> PromptLoads::Open(Task& task, Plan plan, const SequenceOptions& options,
@@ -152,7 +152,7 @@ Result<void> PromptLoads::Load(Task& task, Plan plan, const SequenceOptions& opt
   const LoadOptions load = {
       .timeout_us = deadline_us == 0 ? 0 : left_us,
       .order = order,
-      .parts = order == LoadOrder::kByLayer ? PartsOf(task, plan) : 1,
+      .slices = order == LoadOrder::kByLayer ? SlicesOf(task, plan) : 1,
       .on_layers = wake,
       .on_done = wake};
   const uint64_t resident = plan.resident_tokens();

@@ -1,6 +1,6 @@
 // Requests whose text a store has: loaded, or computed where that is faster, or both at once. From
-// the two ends: attention is causal, so the front can be computed while the end is read. Or layer by
-// layer: what is behind it is computed in the layers that have come.
+// the two ends: attention is causal, so the front can be computed while the end is read. Or layer
+// by layer: what is behind it is computed in the layers that have come.
 #ifndef QUIRE_SERVE_PROMPT_LOADS_H_
 #define QUIRE_SERVE_PROMPT_LOADS_H_
 
@@ -26,10 +26,10 @@ struct Costs {
 std::optional<Costs> CostsOf(const EngineState& state, uint64_t tokens, uint64_t bytes);
 /// The faster way; where not both were measured both at once, or else loading.
 Bring HowToBring(LoadPolicy policy, const std::optional<Costs>& costs, bool can_both);
-/// In how many parts the layers of blocks are loaded, of so many bytes each, where something is
+/// In how many slices the layers of blocks are loaded, of so many bytes each, where something is
 /// computed behind them; 1: block after block. `costs` are those of both, if they are known.
-uint32_t PartsToLoad(const std::optional<Costs>& costs, uint64_t block_bytes,
-                     uint64_t part_bytes_min);
+uint32_t SlicesToLoad(const std::optional<Costs>& costs, uint64_t block_bytes,
+                     uint64_t slice_bytes_min);
 /// Tokens of a front's next step: to where it is likely to meet what is loaded. At least one.
 uint64_t FrontTokens(const std::optional<Costs>& costs, uint64_t unread_tokens);
 
@@ -53,7 +53,7 @@ class PromptLoads {
 
  private:
   bool CanComputeBeside(const Task& task) const;
-  uint32_t PartsOf(const Task& task, const Plan& plan) const;
+  uint32_t SlicesOf(const Task& task, const Plan& plan) const;
   Result<void> Open(Task& task, Plan plan, const SequenceOptions& options, uint64_t loaded_tokens);
   Result<void> Stream(Task& task, Plan plan, const SequenceOptions& options);
   Result<void> Load(Task& task, Plan plan, const SequenceOptions& options, LoadOrder order);

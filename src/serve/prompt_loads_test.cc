@@ -66,6 +66,16 @@ TEST(HowToBring, TheFasterOneOrBothWhereTheyAreWithinFourOfEachOther) {
   }
 }
 
+TEST(SlicesToLoad, AreAsLargeAsIsAskedAndSaveTime) {
+  EXPECT_EQ(SlicesToLoad(std::nullopt, 100, 200), 1u);
+  EXPECT_EQ(SlicesToLoad(std::nullopt, 399, 200), 1u);
+  EXPECT_EQ(SlicesToLoad(std::nullopt, 400, 200), 2u);
+  EXPECT_EQ(SlicesToLoad(std::nullopt, 4000, 200), 2u);
+  EXPECT_EQ(SlicesToLoad(std::nullopt, 4000, 0), 2u);
+  EXPECT_EQ(SlicesToLoad(Costs{.load_us = 32, .compute_us = 2}, 400, 200), 2u);
+  EXPECT_EQ(SlicesToLoad(Costs{.load_us = 33, .compute_us = 2}, 400, 200), 1u);
+}
+
 TEST(FrontTokens, AreItsShareOfTheTimeOfBoth) {
   EXPECT_EQ(FrontTokens(std::nullopt, 100), 51u);
   EXPECT_EQ(FrontTokens(Costs{30, 10}, 100), 76u);

@@ -93,7 +93,8 @@ std::unique_ptr<Sequence> Task::Preempt() {
   }
   aside_.reset();
   paused_us_.reset();
-  if (sequence_->arrives()) origins_ = std::move(origins_before_);  // what it began with did not come
+  // What it began with did not come.
+  if (sequence_->arrives()) origins_ = std::move(origins_before_);
   origins_.Preempt();
   return std::move(sequence_);
 }

@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kByLayerBlocks = 6;
 constexpr uint32_t kByLayerLayers = 5;
 constexpr uint64_t kByLayerTokens = kByLayerBlocks * kBlock;
-const LoadOptions kInTwoParts{.order = LoadOrder::kByLayer};
+const LoadOptions kInTwoSlices{.order = LoadOrder::kByLayer};
 
 Geometry ByLayerGeometry() { return Geometry::Uniform(kByLayerLayers, /*kv_heads=*/2, 4); }
 
@@ -89,7 +89,7 @@ class LoadByLayerTest : public testing::TestWithParam<ByLayerKind> {
     while (test_->cache->Evict(100) > 0) {
     }
   }
-  Ticket Load(const LoadOptions& options = kInTwoParts) {
+  Ticket Load(const LoadOptions& options = kInTwoSlices) {
     Ticket ticket = Must(test_->cache->Load(test_->Acquire(prompt_), options));
     store_.Turn();
     return ticket;
@@ -126,7 +126,7 @@ class LoadByLayerTest : public testing::TestWithParam<ByLayerKind> {
 
 // A layer is there when all blocks have it, the last ones when the blocks are published.
 TEST_P(LoadByLayerTest, LayersComeOneAfterTheOther) {
-  Ticket ticket = Load({.order = LoadOrder::kByLayer, .parts = kByLayerLayers});
+  Ticket ticket = Load({.order = LoadOrder::kByLayer, .slices = kByLayerLayers});
   EXPECT_EQ(store_.records().held_count(), kByLayerBlocks * kByLayerLayers);
   EXPECT_EQ(ticket.Arriving().error().code, ErrorCode::kBusy);
   std::unique_ptr<Sequence> sequence;
@@ -229,7 +229,7 @@ TEST_P(LoadByLayerTest, WhatEndsOnTheWayLeavesNothing) {
     SCOPED_TRACE(seed);
     Prng prng(seed);
     std::optional<Ticket> ticket = Load(
-        {.order = LoadOrder::kByLayer, .parts = static_cast<uint32_t>(1 + prng.NextBelow(8))});
+        {.order = LoadOrder::kByLayer, .slices = static_cast<uint32_t>(1 + prng.NextBelow(8))});
     std::unique_ptr<Sequence> sequence;
     for (uint64_t turns = prng.NextBelow(6); turns > 0; --turns) {
       store_.Turn(prng.NextBelow(12));
@@ -291,8 +291,8 @@ TEST_P(LoadByLayerTest, OthersMayComputeTheSameMeanwhile) {
 TEST_P(LoadByLayerTest, WaitsForAnotherLoadOfTheSame) {
   for (const bool first_by_layer : {true, false}) {
     const LoadOptions plain;
-    Ticket one = Load(first_by_layer ? kInTwoParts : plain);
-    Ticket two = Load(first_by_layer ? plain : kInTwoParts);
+    Ticket one = Load(first_by_layer ? kInTwoSlices : plain);
+    Ticket two = Load(first_by_layer ? plain : kInTwoSlices);
     EXPECT_EQ(store_.records().held_count(), kByLayerBlocks * (first_by_layer ? 2 : 1));
     store_.Turn(SIZE_MAX);
     EXPECT_EQ(store_.records().held_count(), 0);
@@ -306,7 +306,7 @@ TEST_P(LoadByLayerTest, TellsThatLayersHaveCome) {
   int told = 0;
   int done = 0;
   Ticket ticket = Load({.order = LoadOrder::kByLayer,
-                        .parts = 3,
+                        .slices = 3,
                         .on_layers = [&] { ++told; },
                         .on_done = [&] { ++done; }});
   store_.Turn(kByLayerBlocks);
@@ -349,7 +349,7 @@ TEST(LoadByLayer, ComesWholeWhereLayersAreNotApart) {
     while (test.cache->Evict(100) > 0) {
     }
     store.Hold();
-    Ticket ticket = Must(test.cache->Load(test.Acquire(prompt), kInTwoParts));
+    Ticket ticket = Must(test.cache->Load(test.Acquire(prompt), kInTwoSlices));
     store.Turn(1);
     EXPECT_EQ(ticket.progress().layers_ready, 0);
     EXPECT_EQ(ticket.Arriving().error().code, ErrorCode::kBusy);
@@ -366,9 +366,9 @@ TEST(LoadByLayer, RefusesWhatCannotBe) {
   Must(store.store().Flush());
   while (test.cache->Evict(100) > 0) {
   }
-  for (const uint32_t parts : {0, 9}) {
+  for (const uint32_t slices : {0, 9}) {
     const auto refused = test.cache->Load(test.Acquire(prompt),
-                                          {.order = LoadOrder::kByLayer, .parts = parts});
+                                          {.order = LoadOrder::kByLayer, .slices = slices});
     ASSERT_FALSE(refused.has_value());
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   }
@@ -398,7 +398,7 @@ TEST(LoadByLayer, WhatIsErasedMeanwhileIsNotLeftInMemory) {
     while (test.cache->Evict(100) > 0) {
     }
     store.Hold();
-    std::optional<Ticket> ticket = Must(test.cache->Load(acquire(b), kInTwoParts));
+    std::optional<Ticket> ticket = Must(test.cache->Load(acquire(b), kInTwoSlices));
     store.Turn(0);
     store.Turn(kByLayerBlocks);
     auto sequence = Must(test.cache->Open(Must(ticket->Arriving()), {}));

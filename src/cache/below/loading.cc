@@ -115,10 +115,11 @@ Result<std::shared_ptr<LoadJob>> Loading::Begin(Plan plan, const LoadOptions& op
     return Fail(ErrorCode::kUnsupported,
                 "load: from the end, but layers have a window, or there are residual tokens");
   }
-  constexpr uint32_t kPartsMax = 8;  // LoadJob::parts_missing has a bit of each
-  if (options.order == LoadOrder::kByLayer && (options.parts == 0 || options.parts > kPartsMax)) {
+  const bool by_layer = options.order == LoadOrder::kByLayer;
+  if (by_layer && (options.slices == 0 || options.slices > LayerSlices::kSlicesMax)) {
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("load: in {} parts; 1 to {} are possible", options.parts, kPartsMax));
+                fmt::format("load: in {} slices; 1 to {} are possible", options.slices,
+                            LayerSlices::kSlicesMax));
   }
   job->begin_us = transfers_ != nullptr ? transfers_->NowMicros() : 0;
   if (load.keys.empty()) {
@@ -148,7 +149,7 @@ Result<std::shared_ptr<LoadJob>> Loading::Begin(Plan plan, const LoadOptions& op
       if (load.wanted[i][c]) job->slots[i][c] = taken->slots[c][next[c]++];
     }
   }
-  if (options.order == LoadOrder::kByLayer) CutIntoParts(*job);
+  if (by_layer) CutByLayer(*job);
   job->unread = load.keys.size();
   job->publisher = PublisherOf(cache_, state.location.tenant);
   if (options.timeout_us != 0) job->deadline_us = job->begin_us + options.timeout_us;
@@ -165,24 +166,15 @@ Result<std::shared_ptr<LoadJob>> Loading::Begin(Plan plan, const LoadOptions& op
 }
 
 // Where each layer of a block can be read by itself, into a slot that the host reaches.
-void Loading::CutIntoParts(LoadJob& job) const {
-  const std::span<const LayerBytes> layers = cache_.shapes().layers();
+void Loading::CutByLayer(LoadJob& job) const {
+  const RecordShapes& shapes = cache_.shapes();
   const LoadList& load = PlanState::Of(*job.plan).load;
-  const auto count = static_cast<uint32_t>(std::min<size_t>(job.options.parts, layers.size()));
-  if (count < 2 || !loads_from_end() || !load.runs.empty()) return;
+  const auto layers = static_cast<uint32_t>(shapes.layers().size());
+  const uint32_t slices = std::min(job.options.slices, layers);
+  if (slices < 2 || !loads_from_end() || !load.runs.empty()) return;
   if (!cache_.slots().on_host() || cache_.classes().reencodes()) return;
-  job.parts.resize(count);
-  uint32_t layer = 0;
-  for (uint32_t i = 0; i < count; ++i) {
-    LoadJob::Part& part = job.parts[i];
-    part.layers_end = static_cast<uint32_t>(layers.size() * (i + 1) / count);
-    part.sections.first = layers[layer].sections.first;
-    for (; layer < part.layers_end; ++layer) part.sections.count += layers[layer].sections.count;
-  }
-  const size_t entries = load.keys.size();
-  job.parts_missing.assign(entries, static_cast<uint8_t>((1U << count) - 1));
-  job.section_crcs.resize(entries * cache_.shapes().sealed().sections().size());
-  job.arrival = std::make_shared<Arrival>(*transfers_, static_cast<uint32_t>(layers.size()));
+  job.arrival = std::make_shared<Arrival>(*transfers_, layers);
+  job.layers = std::make_unique<LayerSlices>(shapes, slices, load.keys.size(), job.arrival);
 }
 
 // All layers see all of a prompt, and nothing but whole blocks.
@@ -212,7 +204,8 @@ Result<Plan> Loading::ArrivingOf(const LoadJob& job) {
     return Fail(ErrorCode::kUnsupported, "load: it comes block by block, not by layer");
   }
   MutexLock lock(mutex_);
-  if (job.arriving == 0 || job.end != job.arriving || job.attached > 0 || job.done) {
+  const size_t arriving = job.layers != nullptr ? job.layers->arriving() : 0;
+  if (arriving == 0 || job.end != arriving || job.attached > 0 || job.done) {
     return Fail(ErrorCode::kBusy, "load: no layer is ready, or all of them are");
   }
   const PlanState& all = PlanState::Of(*job.plan);
@@ -222,17 +215,17 @@ Result<Plan> Loading::ArrivingOf(const LoadJob& job) {
   plan->prompt_tokens = all.prompt_tokens;
   plan->path = all.path;
   plan->arrival = job.arrival;
-  plan->resident = (all.path.size() + job.arriving) * block_tokens;
+  plan->resident = (all.path.size() + arriving) * block_tokens;
   const auto tokens = std::span<const TokenId>(all.prompt).first(plan->resident);
   plan->resident_tokens.assign(tokens.begin(), tokens.end());
   plan->slots = all.slots;
   std::vector<SlotId> held;
   for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
     std::vector<SlotId>& slots = plan->slots[c];
-    for (uint64_t i = 0; i < job.arriving; ++i) slots.push_back(job.slots[i][c]);
+    for (uint64_t i = 0; i < arriving; ++i) slots.push_back(job.slots[i][c]);
     std::ranges::copy_if(slots, std::back_inserter(held), [](SlotId s) { return !s.is_none(); });
   }
-  if (const uint64_t absent = all.load.keys.size() - job.arriving; absent > 0) {
+  if (const uint64_t absent = all.load.keys.size() - arriving; absent > 0) {
     plan->missing.push_back({.reason = job.failure, .tokens = absent * block_tokens});
   }
   std::ranges::copy_if(

@@ -1,5 +1,6 @@
 // Loads: what of a prompt the store has and memory lacks is read into slots, and attached block by
-// block, in the order of the prompt. By layer a block is read in parts, and attached when it has all.
+// block, in the order of the prompt. By layer a block is read in slices, and attached when it has
+// all of them.
 #ifndef QUIRE_CACHE_BELOW_LOADING_H_
 #define QUIRE_CACHE_BELOW_LOADING_H_
 
@@ -13,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "cache/below/arrival.h"
+#include "cache/below/layer_slices.h"
 #include "cache/below/store_state.h"
 #include "cache/verbs/admit.h"
 #include "cache/verbs/holds.h"
@@ -57,10 +59,10 @@ struct LoadJob {
   /// Returns when it has left, or after so long: whether it has.
   bool Await(uint64_t timeout_us) const;
   bool IsWanted(size_t first, size_t count) const { return first + count > front && first < end; }
-  /// Entries before this one have been asked for as a whole, if they may still come.
-  size_t StartedWhole() const { return part + 1 == parts.size() ? started : 0; }
   /// Whether an entry has been asked for, or is the next.
-  bool HasReached(size_t entry) const { return part > 0 || entry <= started; }
+  bool HasReached(size_t entry) const {
+    return layers != nullptr ? layers->HasReached(entry) : entry <= started;
+  }
 
   Loading& loading;
   std::optional<Plan> plan;  // until the ticket ends
@@ -101,19 +103,9 @@ struct LoadJob {
   size_t front = 0;                             // those before this one came otherwise
   uint32_t gets = 0;                            // records that are being loaded
   std::vector<std::shared_ptr<Get>> reading{};  // of these, what the store has not ended
-  // By layer: all entries are read once for each part. One part: records are read whole.
-  struct Part {
-    uint32_t layers_end = 0;
-    SectionRange sections{};
-  };
-  std::vector<Part> parts = std::vector<Part>(1);
-  size_t part = 0;                       // that is being started; `started` counts its entries
-  std::vector<uint8_t> parts_missing{};  // of each entry, those that have not come: bits
-  size_t parts_ready = 0;                // that have come of all entries
-  size_t ready_entries = 0;              // entries of which the next part has come
-  std::vector<uint32_t> section_crcs{};  // [entries, sections]
-  uint64_t arriving = 0;                 // entries that were there when the first part had come
-  std::shared_ptr<Arrival> arrival{};    // null: whole records
+  // By layer; null: records are read whole.
+  std::unique_ptr<LayerSlices> layers{};
+  std::shared_ptr<Arrival> arrival{};  // set by Begin
   uint32_t telling = 0;                  // threads that call on_layers
   bool twins_failed = false;
   bool device_failed = false;  // what came is not in its slots
@@ -165,7 +157,7 @@ class Loading final : private transfer::Worker {
   Result<std::shared_ptr<LoadJob>> Begin(Plan plan, const LoadOptions& options, bool has_ticket);
 
   void EndPrefetches();
-  void CutIntoParts(LoadJob& job) const;
+  void CutByLayer(LoadJob& job) const;
 
   // What the thread does: loads.cc.
 
@@ -179,10 +171,13 @@ class Loading final : private transfer::Worker {
   bool Advance() QUIRE_REQUIRES(mutex_);
   static std::optional<Entries> NextToStart(LoadJob& job);
   void StartGets(LoadJob& job) QUIRE_REQUIRES(mutex_);
-  bool StartGet(LoadJob& job, const Entries& entries, bool twins) QUIRE_REQUIRES(mutex_);
-  void AskFor(LoadJob& job, const Entries& entries, bool twins) QUIRE_REQUIRES(mutex_);
+  void StartSlices(LoadJob& job) QUIRE_REQUIRES(mutex_);
+  bool StartGet(LoadJob& job, const Entries& entries, bool twins, size_t slice = 0)
+      QUIRE_REQUIRES(mutex_);
+  void AskFor(LoadJob& job, const Entries& entries, bool twins, size_t slice)
+      QUIRE_REQUIRES(mutex_);
   void AskForBlock(Get& get, tier::LoadRequest& request) QUIRE_REQUIRES(mutex_);
-  void AskForPart(Get& get, tier::LoadRequest& request) QUIRE_REQUIRES(mutex_);
+  void AskForSlice(Get& get, tier::LoadRequest& request) QUIRE_REQUIRES(mutex_);
   void AskForRun(Get& get, tier::LoadRequest& request) QUIRE_REQUIRES(mutex_);
   void EndGet(const std::shared_ptr<Get>& get, const tier::StoreCompletion& ended)
       QUIRE_REQUIRES(mutex_);
@@ -194,8 +189,6 @@ class Loading final : private transfer::Worker {
   void NoLongerPending(Get& get) QUIRE_REQUIRES(mutex_);
   bool Land() QUIRE_REQUIRES(mutex_);
   void EndLanding(Get& get) QUIRE_REQUIRES(mutex_);
-  void TakePart(const Get& get);
-  bool CountLayers(LoadJob& job) QUIRE_REQUIRES(mutex_);
   void TakeComputed(LoadJob& job) QUIRE_REQUIRES(mutex_);
   void GiveBack(LoadJob& job, size_t entry);
   /// Drops the job's holds of slots that it read into.

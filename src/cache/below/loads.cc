@@ -51,7 +51,7 @@ struct LoadJob::Get {
   Entries entries{};
   bool twins = false;
   const LoadList::Run* run = nullptr;  // that these are read with
-  size_t part = 0;                     // of the layers of a block
+  size_t slice = 0;                    // of its layers
   bool is_question = false;            // it was not known whether the store has it
   uint64_t read = 0;                   // of the transfers
   std::vector<std::span<std::byte>> out{};
@@ -138,7 +138,7 @@ void Loading::FindAhead(LoadJob& job) {
     job.ahead_first = entry;
     job.ahead_count = count;
   }
-  if (job.ahead != nullptr) job.parts.resize(1);
+  if (job.ahead != nullptr) job.layers.reset();
 }
 
 // When the other load has attached what both want, or has ended, this one goes on behind what is
@@ -207,7 +207,8 @@ bool Loading::Advance() {
     if (job.meets) TakeComputed(job);
     StartGets(job);
     if (job.meets) MeetComputed(job);
-    if (CountLayers(job) && job.options.on_layers) grown_.push_back(each);
+    const bool more_layers = job.layers != nullptr && job.layers->Tell(job.end);
+    if (more_layers && job.options.on_layers) grown_.push_back(each);
     worked = AttachReady(job) || worked;
     StartGets(job);
   }
@@ -235,14 +236,6 @@ std::optional<Loading::Entries> Loading::NextToStart(LoadJob& job) {
     }
     return Entries{.first = job.next, .count = end - job.next};
   }
-  if (job.parts.size() > 1) {
-    if (job.started >= job.end && job.part + 1 < job.parts.size()) {
-      ++job.part;
-      job.started = 0;
-    }
-    if (job.started >= job.end || job.gets >= kLoadBlocksInFlight) return std::nullopt;
-    return Entries{.first = job.started++};
-  }
   if (job.started >= std::min(job.end, job.attached + kLoadBlocksInFlight)) return std::nullopt;
   const size_t first = job.started++;
   if (const LoadList::Run* const run = job.RunOf(first)) {
@@ -251,7 +244,17 @@ std::optional<Loading::Entries> Loading::NextToStart(LoadJob& job) {
   return Entries{.first = first, .count = job.started - first};
 }
 
+void Loading::StartSlices(LoadJob& job) {
+  while (job.gets < kLoadBlocksInFlight) {
+    const auto next = job.layers->TakeNext(job.end);
+    if (!next) return;
+    if (StartGet(job, {.first = next->block}, /*twins=*/false, next->slice)) continue;
+    NotComing(job, next->block, /*twins=*/false, MissReason::kLoadFailed);
+  }
+}
+
 void Loading::StartGets(LoadJob& job) {
+  if (job.layers != nullptr) return StartSlices(job);
   const SlotClasses& classes = cache_.classes();
   const tier::Staging* const staging = cache_.load_staging();
   constexpr uint32_t kChunksOfBlock = 2;  // its sealed form and its twins
@@ -273,9 +276,9 @@ void Loading::StartGets(LoadJob& job) {
 
 // All pieces that are wanted follow one another, so one request reads them. False: memory ran out,
 // and nothing of it is under way.
-bool Loading::StartGet(LoadJob& job, const Entries& entries, bool twins) {
+bool Loading::StartGet(LoadJob& job, const Entries& entries, bool twins, size_t slice) {
   try {
-    AskFor(job, entries, twins);
+    AskFor(job, entries, twins, slice);
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -285,21 +288,21 @@ bool Loading::StartGet(LoadJob& job, const Entries& entries, bool twins) {
   return true;
 }
 
-void Loading::AskFor(LoadJob& job, const Entries& entries, bool twins) {
+void Loading::AskFor(LoadJob& job, const Entries& entries, bool twins, size_t slice) {
   const RecordShapes& shapes = cache_.shapes();
   auto get = std::make_shared<Get>(cache_);
   get->job = &job;
   get->entries = entries;
   get->twins = twins;
-  get->part = job.part;
+  get->slice = slice;
   get->run = twins ? nullptr : job.RunOf(entries.first);
   tier::LoadRequest request = {.identity =
                                    shapes.IdentityOf(job.RecordAt(entries.first, get->run), twins)};
   get->is_question = transfers_->PresenceOf(request.identity.key) == tier::Presence::kUnknown;
   if (get->run != nullptr) {
     AskForRun(*get, request);
-  } else if (job.parts.size() > 1) {
-    AskForPart(*get, request);
+  } else if (job.layers != nullptr) {
+    AskForSlice(*get, request);
   } else {
     AskForBlock(*get, request);
   }
@@ -363,16 +366,16 @@ void Loading::AskForBlock(Get& get, tier::LoadRequest& request) {
 }
 
 // Of its only slot, which the host reaches.
-void Loading::AskForPart(Get& get, tier::LoadRequest& request) {
-  const SectionRange part = get.job->parts[get.part].sections;
+void Loading::AskForSlice(Get& get, tier::LoadRequest& request) {
+  const SectionRange slice = get.job->layers->sections(get.slice);
   const SlotId slot = get.job->slots[get.entries.first].front();
   std::vector<std::span<std::byte>> sections;
   cache_.shapes().Cut(0, cache_.slots().HostBytes(slot), sections);
-  const auto wanted = std::span(sections).subspan(part.first, part.count);
+  const auto wanted = std::span(sections).subspan(slice.first, slice.count);
   get.out.assign(wanted.begin(), wanted.end());
   request.layout = &cache_.shapes().sealed();
-  request.section_first = part.first;
-  request.section_count = part.count;
+  request.section_first = slice.first;
+  request.section_count = slice.count;
 }
 
 // What is not wanted of a run, or has to be copied to a device, is read beside the slots.
@@ -419,7 +422,7 @@ void Loading::EndGet(const std::shared_ptr<Get>& get, const StoreCompletion& end
       (get->twins ? job.durable[entry].twins : job.durable[entry].sealed) = ended.is_durable;
     }
     get->in_slots = TakeIn(*get);
-    if (job.parts.size() == 1 || job.parts_missing[first] == 0) ++cache_.store()->loaded;
+    if (job.layers == nullptr || job.layers->has_all(first)) ++cache_.store()->loaded;
     if (get->in_slots != nullptr) return landing_.push_back(get);
     if (get->chunk) return EndLanding(*get);
   }
@@ -451,8 +454,11 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
     TakeRunIn(get);
     return nullptr;
   }
-  if (job.parts.size() > 1) {
-    TakePart(get);
+  if (job.layers != nullptr) {
+    const size_t entry = get.entries.first;
+    if (job.layers->Add({.block = entry, .slice = get.slice}, get.crcs)) {
+      job.crcs[entry].front() = cache_.shapes().Join(0, job.layers->crcs(entry));
+    }
     return nullptr;
   }
   job.errors[get.entries.first] = get.error.Checked();
@@ -479,39 +485,6 @@ std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
     done += count;
   }
   return payload != nullptr ? cache_.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
-}
-
-// The last one gives the slot its checksum.
-void Loading::TakePart(const Get& get) {
-  LoadJob& job = *get.job;
-  const RecordShapes& shapes = cache_.shapes();
-  const size_t entry = get.entries.first;
-  const size_t sections = shapes.sealed().sections().size();
-  const auto crcs = std::span(job.section_crcs).subspan(entry * sections, sections);
-  std::ranges::copy(get.crcs, crcs.begin() + job.parts[get.part].sections.first);
-  job.parts_missing[entry] &= static_cast<uint8_t>(~(1U << get.part));
-  if (job.parts_missing[entry] == 0) job.crcs[entry].front() = shapes.Join(0, crcs);
-}
-
-// Counts the layers that all entries have, but for those of the last part, which come with the end.
-// Of what an entry without the first layers would begin nothing comes: the first part says how many
-// entries there are. True: there are more.
-bool Loading::CountLayers(LoadJob& job) {
-  bool more = false;
-  while (job.parts_ready + 1 < job.parts.size() && job.end > 0) {
-    if (job.parts_ready > 0 && job.end != job.arriving) break;  // one has failed
-    const auto has_part = [&](size_t entry) {
-      return (job.parts_missing[entry] >> job.parts_ready & 1U) == 0;
-    };
-    while (job.ready_entries < job.end && has_part(job.ready_entries)) ++job.ready_entries;
-    if (job.ready_entries < job.end) break;
-    if (job.parts_ready == 0) job.arriving = job.end;
-    job.arrival->SetReady(job.parts[job.parts_ready].layers_end);
-    ++job.parts_ready;
-    job.ready_entries = 0;
-    more = true;
-  }
-  return more;
 }
 
 // From the form that the store has.
@@ -674,8 +647,9 @@ bool Loading::AttachReady(LoadJob& job) {
   if (job.meets) return false;
   bool worked = false;
   while (job.attached < job.end) {
+    const size_t started = job.layers != nullptr ? job.layers->started_whole() : job.started;
     size_t ready = job.attached;
-    while (ready < std::min(job.end, job.StartedWhole()) && IsReady(job, ready) &&
+    while (ready < std::min(job.end, started) && IsReady(job, ready) &&
            ready < job.attached + kPublishBlocksMax) {
       ++ready;
     }
@@ -699,7 +673,7 @@ void Loading::End(LoadJob& job) {
   }
   job.end_us = transfers_->NowMicros();
   if (job.arrival != nullptr) {
-    job.arrival->End(job.parts_ready > 0 && job.attached == job.arriving);
+    job.arrival->End(job.layers != nullptr && job.attached == job.layers->arriving());
   }
   job.done = true;
 }
