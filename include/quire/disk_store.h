@@ -205,8 +205,8 @@ struct LoadProgress {
   uint64_t bytes = 0;         // of all blocks but those that another load brought
   // kFromEnd: tokens of the prompt before the loaded blocks. Computing beyond them is of no use.
   uint64_t meet_tokens = 0;
-  // kByLayer: the first so many layers of all blocks that may still come are there and verified.
-  // All layers once the load has ended and all of these have come.
+  // kByLayer: the first so many layers of all blocks that the load brings are there and verified;
+  // all layers when it has ended, unless one did not come. 0 where it comes as from the front.
   uint32_t layers_ready = 0;
   uint64_t elapsed_us = 0;  // by the store's clock, to its end
 };
@@ -238,8 +238,8 @@ class Ticket {
   /// opened from it has the tokens of a layer when Sequence::AwaitLayer says so. Where a block does
   /// not come, AwaitLayer fails, and what was computed from the others is to be dropped.
   ///
-  /// Errors: kUnsupported not kByLayer; kBusy no layer is ready, or the load has ended, or is about
-  ///         to: it comes as a whole
+  /// Errors: kUnsupported not kByLayer; kBusy no layer is ready, or the load has ended or fails:
+  ///         wait for its end
   Result<Plan> Arriving() const;
   /// Waits at most so long; whether the load has ended.
   bool WaitFor(uint64_t timeout_us) const;

@@ -553,6 +553,12 @@ quire_code quire_sequence_retain(quire_sequence* sequence, const quire_retention
                                  quire_error* error);
 /// Back to zero tokens; slots that only it held are free again.
 quire_code quire_sequence_reset(quire_sequence* sequence, quire_error* error);
+/// Of a sequence of quire_ticket_arriving: returns when a layer of what is loaded is there. Until
+/// all layers are, the sequence is appended to and nothing else. Others have all layers.
+/// Errors: QUIRE_DEADLINE not within this time; QUIRE_NOT_FOUND the load has ended without some of
+///         it: nothing of the sequence is to be used, begin with the plan of quire_ticket_take
+quire_code quire_sequence_await_layer(quire_sequence* sequence, uint32_t layer, uint64_t timeout_us,
+                                      quire_error* error);
 
 /// Copies tokens [begin, end) of one stream, widened to f32.
 /// Shape:   out [heads, end - begin, dim]; out_values is what it has room for
@@ -759,7 +765,10 @@ typedef struct quire_load_options {
   // on a sequence of quire_ticket_front, and reports its progress with quire_ticket_meet. Loaded
   // blocks are found once they follow on computed ones.
   int32_t from_end;
-  uint32_t reserved;  // 0
+  // Not 0: in so many slices (2 to 8) the first layers of all blocks are read, then the next ones,
+  // for a caller that computes what follows meanwhile, on a sequence of quire_ticket_arriving. Not
+  // with from_end. Where layers cannot be read by themselves it comes as from the front.
+  uint32_t by_layer;
   // Called once with `done_data` when the load has ended, maybe before quire_load_begin returns, on
   // a thread of the store. That thread, and the end of the ticket, wait for it: it may not use the
   // ticket. NULL: nothing is called.
@@ -776,11 +785,13 @@ typedef struct quire_load_progress {
       meet_tokens;      // from_end: tokens before what has come; computing on from there is useless
   uint64_t elapsed_us;  // to its end
   uint64_t done;        // 1: it has ended
+  uint64_t layers_ready;  // by_layer: the first so many are there, of all blocks that come
 } quire_load_progress;
 
 /// Begins what quire_load does. `options` may be NULL. The plan is used up, also when this fails.
 /// Errors: QUIRE_NO_SPACE no free slots for it; QUIRE_UNSUPPORTED from_end where layers have a
-///         window, or with residual_tokens
+///         window, or with residual_tokens; QUIRE_INVALID_ARGUMENT by_layer above 8, or with
+///         from_end
 quire_code quire_load_begin(quire_plan* plan, const quire_load_options* options,
                             quire_ticket** ticket, quire_error* error);
 /// Fills a struct whose `size` is set.
@@ -799,6 +810,13 @@ quire_code quire_ticket_front(const quire_ticket* ticket, uint64_t tokens, quire
 /// is done when all later blocks have come. Fewer tokens than before change nothing.
 /// Errors: QUIRE_INVALID_ARGUMENT the load is from the front
 quire_code quire_ticket_meet(quire_ticket* ticket, uint64_t tokens, quire_error* error);
+/// For a load by layer some of whose layers are ready: a plan that has the blocks on their way as
+/// resident ones, pinned. A sequence that is opened from it has the tokens of a layer when
+/// quire_sequence_await_layer says so.
+/// Errors: QUIRE_UNSUPPORTED the load is not by layer; QUIRE_BUSY no layer is ready, or the load
+///         has ended or fails: wait for its end
+quire_code quire_ticket_arriving(const quire_ticket* ticket, quire_plan** arriving,
+                                 quire_error* error);
 /// Cancels reading: blocks that have not come will not be waited for.
 quire_code quire_ticket_cancel(quire_ticket* ticket, quire_error* error);
 /// Waits for the end. Returns the plan that the load was made from, with the loaded blocks; its

@@ -453,17 +453,18 @@ class Sequence {
   virtual StreamedContext* streamed() { return nullptr; }
 
   /// Waits at most so long for what a load brings of a layer (Ticket::Arriving); whether it is
-  /// there. Until all layers are, other calls than Append and Reserve need what has not come, and
-  /// fail with kBusy; Blocks() shows slots that nothing may be read from.
+  /// there. Until all layers are, Commit, Fork, Select, Gather, View and a Rollback before length()
+  /// fail with kBusy, and nothing may be read where Blocks() shows it.
   ///
-  /// Errors: the load has ended without some of it: nothing of this sequence is to be used
+  /// Errors: kNotFound the load has ended without some of it: nothing of this sequence is to be
+  ///         used. Those calls then fail in the same way, until Reset
   /// Threads: the writer's
   virtual Result<bool> AwaitLayer(uint32_t layer, uint64_t wait_us) {
     static_cast<void>(layer);
     static_cast<void>(wait_us);
     return true;
   }
-  /// Not all layers are there yet.
+  /// Not all layers are there yet, or will ever be.
   virtual bool arrives() const { return false; }
 };
 

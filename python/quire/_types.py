@@ -222,6 +222,7 @@ class LoadProgress(TypedDict):
     blocks_ready: int
     bytes: int
     meet_tokens: int
+    layers_ready: int
     elapsed_us: int
 
 

@@ -370,11 +370,18 @@ void BindBudget(nb::module_& module) {
 }
 
 std::shared_ptr<PyTicket> Load(const PyCache& self, PyPlan& plan, std::optional<double> timeout_s,
-                               bool from_end) {
+                               bool from_end, uint32_t by_layer) {
   const std::shared_ptr<Cache> cache = self.get();
   CheckOwner(plan, cache);
-  const LoadOptions options{.timeout_us = ToMicros(timeout_s),
-                            .order = from_end ? LoadOrder::kFromEnd : LoadOrder::kFromFront};
+  if (from_end && by_layer != 0) {
+    Raise(ErrorCode::kInvalidArgument, "load: both from_end and by_layer");
+  }
+  LoadOptions options{.timeout_us = ToMicros(timeout_s)};
+  if (from_end) options.order = LoadOrder::kFromEnd;
+  if (by_layer != 0) {
+    options.order = LoadOrder::kByLayer;
+    options.slices = by_layer;
+  }
   Plan taken = plan.Take();
   const GilFree free;
   Ticket ticket = Value(cache->Load(std::move(taken), options));
@@ -459,11 +466,14 @@ void BindRequests(nb::class_<PyCache>& type) {
            "Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan "
            "is used up then too.")
       .def("load", &Load, nb::arg("plan"), nb::kw_only(), nb::arg("timeout_s") = nb::none(),
-           nb::arg("from_end") = false,
+           nb::arg("from_end") = false, nb::arg("by_layer") = 0,
            "Begins to read what the store has of a plan; Ticket.take() gives the plan back, with "
            "what came resident.\n\ntimeout_s: what is not there by then is left to be computed.\n"
            "from_end: the last block first, for a caller that computes the front meanwhile, on "
            "Ticket.front(), and says with Ticket.meet() how far it is.\n"
+           "by_layer: in so many slices (2 to 8) the first layers of all blocks, then the next "
+           "ones, for a caller that computes what follows meanwhile, on Ticket.arriving(); 0: "
+           "whole blocks.\n"
            "Raises: NoSpaceError no room for it; UnsupportedError from_end with windows or "
            "residual_tokens. The plan is used up in any case.")
       .def(

@@ -132,6 +132,19 @@ void BindWriters(nb::class_<PySequence>& type) {
           "complete.\n\n"
           "Raises: InvalidArgumentError names the layer that was not appended that far.")
       .def(
+          "await_layer",
+          [](const PySequence& self, uint32_t layer, std::optional<double> timeout_s) {
+            return AwaitInSteps(timeout_s, [&](uint64_t step_us) {
+              return AsWriter(self, [&](Sequence& sequence) {
+                return Value(sequence.AwaitLayer(layer, step_us));
+              });
+            });
+          },
+          nb::arg("layer"), nb::arg("timeout_s") = nb::none(),
+          "Of a sequence of Ticket.arriving(): waits until a layer of what is loaded is there, or so "
+          "long: whether it is. Until all layers are, nothing but append() is possible.\n\nRaises: "
+          "NotFoundError the load has ended without some of it: nothing of it is to be used.")
+      .def(
           "rollback",
           [](const PySequence& self, uint64_t position) {
             AsWriter(self, [&](Sequence& sequence) { Value(sequence.Rollback(position)); });

@@ -82,16 +82,9 @@ auto WithTicket(const PyTicket& self, const Use& use) {
 }
 
 bool Wait(const PyTicket& self, std::optional<double> timeout_s) {
-  uint64_t left_us = timeout_s ? ToMicros(timeout_s) : std::numeric_limits<uint64_t>::max();
-  while (true) {
-    const uint64_t step_us = std::min(left_us, kWaitStepUs);
-    if (WithTicket(self, [&](TicketState& state) { return state.ticket.WaitFor(step_us); })) {
-      return true;
-    }
-    left_us -= step_us;
-    if (left_us == 0) return false;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
+  return AwaitInSteps(timeout_s, [&](uint64_t step_us) {
+    return WithTicket(self, [&](TicketState& state) { return state.ticket.WaitFor(step_us); });
+  });
 }
 
 std::shared_ptr<PyPlan> Take(const PyTicket& self) {
@@ -111,6 +104,7 @@ nb::dict Progress(const PyTicket& self) {
   made["blocks_ready"] = progress.blocks_ready;
   made["bytes"] = progress.bytes;
   made["meet_tokens"] = progress.meet_tokens;
+  made["layers_ready"] = progress.layers_ready;
   made["elapsed_us"] = progress.elapsed_us;
   return made;
 }
@@ -128,6 +122,13 @@ std::shared_ptr<PyPlan> Front(const PyTicket& self, uint64_t tokens) {
   return WithTicketFromEnd(self, [&](TicketState& state) {
     return std::make_shared<PyPlan>(
         Share(std::make_unique<PlanState>(state.cache, state.ticket.Front(tokens))));
+  });
+}
+
+std::shared_ptr<PyPlan> Arriving(const PyTicket& self) {
+  return WithTicket(self, [](TicketState& state) {
+    return std::make_shared<PyPlan>(
+        Share(std::make_unique<PlanState>(state.cache, Value(state.ticket.Arriving()))));
   });
 }
 
@@ -175,11 +176,17 @@ void BindTicket(nb::module_& module) {
           "Whether the load has ended.")
       .def_prop_ro("progress", &Progress, nb::sig("def progress(self) -> LoadProgress"),
                    "blocks to be loaded, blocks_ready, and their bytes; from_end: meet_tokens, the "
-                   "tokens before what has come; elapsed_us, to its end.")
+                   "tokens before what has come; by_layer: layers_ready, so many are there; "
+                   "elapsed_us, to its end.")
       .def(
           "front", &Front, nb::arg("tokens"),
           "Of a load from_end: what was resident when it began, pinned once more, as a plan of the "
           "first `tokens` of the prompt, to compute from.")
+      .def("arriving", &Arriving,
+           "Of a load by_layer some of whose layers are ready: a plan that has the blocks on their "
+           "way as resident ones. A sequence that is opened from it has the tokens of a layer when "
+           "Sequence.await_layer() says so.\n\nRaises: UnsupportedError not by_layer; BusyError no "
+           "layer is ready, or the load has ended or fails: wait for its end.")
       .def("meet", &Meet, nb::arg("tokens"),
            "Of a load from_end: the first `tokens` of the prompt are computed and published, and "
            "stay held until the ticket ends. Blocks that end there are not read any more.")

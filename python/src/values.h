@@ -6,6 +6,7 @@
 #include <nanobind/ndarray.h>
 #include <quire/identity.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -26,6 +27,21 @@ std::vector<TokenId> ToTokens(nb::handle tokens);
 /// Seconds as the engine's microseconds; none: 0, which is no limit.
 /// Errors: kInvalidArgument not above zero, or too long
 uint64_t ToMicros(std::optional<double> seconds);
+
+/// Waits in short steps, between which Ctrl-C is heard: until `wait(step_us)` is true, or so many
+/// seconds have passed (none: no limit). Whether it was.
+template <typename Wait>
+bool AwaitInSteps(std::optional<double> timeout_s, const Wait& wait) {
+  constexpr uint64_t kStepUs = 20'000;
+  uint64_t left_us = timeout_s ? ToMicros(timeout_s) : UINT64_MAX;
+  while (true) {
+    const uint64_t step_us = std::min(left_us, kStepUs);
+    if (wait(step_us)) return true;
+    if (left_us != UINT64_MAX) left_us -= step_us;
+    if (left_us == 0) return false;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
 
 /// A JSON text as a Python dict.
 nb::object FromJson(const std::string& text);

@@ -92,6 +92,43 @@ def test_the_front_is_computed_while_the_end_is_read(tmp_path):
             ticket.meet(32)
 
 
+def test_what_follows_is_computed_as_layers_come(tmp_path):
+    """Whether the caller sees the first layers before the last ones is the disk's to say."""
+    directory = str(tmp_path / "store")
+    fill(directory)
+    want = rows(PROMPT[:64], 1, KV_HEADS, "key").transpose(1, 0, 2)
+    with quire.DiskStore(directory, cap_bytes=64 << 20) as store:
+        cache = make_cache(store=store)
+        identity = identity_of(store)
+        ticket = cache.load(cache.acquire(PROMPT, identity), by_layer=2)
+        arriving = None
+        while arriving is None and not ticket.done:
+            try:
+                arriving = cache.open(ticket.arriving())
+            except quire.BusyError:
+                pass
+        if arriving is not None:
+            assert len(arriving) == 64
+            assert all(arriving.await_layer(layer, 60) for layer in range(2))
+            np.testing.assert_array_equal(arriving.gather(1, "key"), want)
+            append(arriving, PROMPT)
+            arriving.commit(PROMPT[64:])
+        assert ticket.wait(60)
+        assert ticket.progress["layers_ready"] == 2
+        with pytest.raises(quire.BusyError, match="ended"):
+            ticket.arriving()
+        sequence = cache.open(ticket.take())
+        assert sequence.await_layer(0)
+        np.testing.assert_array_equal(sequence.gather(1, "key")[:, :64], want)
+        again = make_cache(store=store)
+        with pytest.raises(quire.InvalidArgumentError, match="from_end and by_layer"):
+            again.load(again.acquire(PROMPT, identity), from_end=True, by_layer=2)
+        with pytest.raises(quire.InvalidArgumentError, match="9 slices"):
+            again.load(again.acquire(PROMPT, identity), by_layer=9)
+        with pytest.raises(quire.UnsupportedError, match="by layer"):
+            again.load(again.acquire(PROMPT, identity)).arriving()
+
+
 def test_memory_alone_is_a_store_too():
     with quire.DiskStore("", warm_bytes=8 << 20) as store:
         identity = identity_of(store)

@@ -90,9 +90,15 @@ quire_code quire_load_begin(quire_plan* plan, const quire_load_options* options,
     QUIRE_TRY(NotNull(ticket, "ticket"));
     QUIRE_ASSIGN(const quire_load_options asked, quire::embed::ReadOptions(options, "options"));
     const bool from_end = asked.from_end != 0;
-    quire::LoadOptions made = {
-        .timeout_us = asked.timeout_us,
-        .order = from_end ? quire::LoadOrder::kFromEnd : quire::LoadOrder::kFromFront};
+    if (from_end && asked.by_layer != 0) {
+      return Fail(ErrorCode::kInvalidArgument, "load: both from_end and by_layer");
+    }
+    quire::LoadOptions made = {.timeout_us = asked.timeout_us};
+    if (from_end) made.order = quire::LoadOrder::kFromEnd;
+    if (asked.by_layer != 0) {
+      made.order = quire::LoadOrder::kByLayer;
+      made.slices = asked.by_layer;
+    }
     if (asked.on_done != nullptr) {
       made.on_done = [on_done = asked.on_done, data = asked.done_data] { on_done(data); };
     }
@@ -116,7 +122,8 @@ quire_code quire_ticket_progress(const quire_ticket* ticket, quire_load_progress
                                          .bytes = now.bytes,
                                          .meet_tokens = now.meet_tokens,
                                          .elapsed_us = now.elapsed_us,
-                                         .done = done ? 1u : 0u});
+                                         .done = done ? 1u : 0u,
+                                         .layers_ready = now.layers_ready});
     return {};
   });
 }
@@ -154,6 +161,17 @@ quire_code quire_ticket_meet(quire_ticket* ticket, uint64_t tokens, quire_error*
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(CheckFromEnd(ticket));
     ticket->ticket.Meet(tokens);
+    return {};
+  });
+}
+
+quire_code quire_ticket_arriving(const quire_ticket* ticket, quire_plan** arriving,
+                                 quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(ticket, "ticket"));
+    QUIRE_TRY(NotNull(arriving, "arriving"));
+    QUIRE_ASSIGN(auto plan, ticket->ticket.Arriving());
+    *arriving = new quire_plan{.cache = ticket->cache, .plan = std::move(plan)};
     return {};
   });
 }

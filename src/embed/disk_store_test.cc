@@ -251,6 +251,38 @@ TEST_F(TicketC, TheFrontIsComputedWhileTheEndIsRead) {
   ExpectItsValues(std::move(plan));
 }
 
+// Whether the caller sees the first layers before the last ones is the disk's to say.
+TEST_F(TicketC, WhatFollowsIsComputedAsLayersCome) {
+  auto options = Sized<quire_load_options>();
+  options.by_layer = 2;
+  auto ticket = Begin(options);
+  quire_plan* arriving = nullptr;
+  quire_code code = QUIRE_BUSY;
+  while (code == QUIRE_BUSY && Progress(*ticket).done == 0) {
+    code = quire_ticket_arriving(ticket.get(), &arriving, &error_);
+  }
+  if (code == QUIRE_OK) {
+    EXPECT_EQ(quire_plan_resident_tokens(arriving), 5 * kBlock);
+    const auto sequence = MustMake<quire_sequence>([&](quire_sequence** out, quire_error* error) {
+      return quire_open(arriving, nullptr, out, error);
+    });
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      EXPECT_EQ(quire_sequence_await_layer(sequence.get(), layer, 60'000'000, &error_), QUIRE_OK)
+          << Show(error_);
+    }
+    world_->Feed(*sequence, prompt_);
+    EXPECT_EQ(CWorld::Gathered(*sequence, 1, QUIRE_VALUE), world_->Expected(prompt_, 1, 1));
+  } else {
+    EXPECT_EQ(code, QUIRE_BUSY) << Show(error_);
+  }
+  ASSERT_EQ(quire_ticket_wait(ticket.get(), 60'000'000, &error_), QUIRE_OK) << Show(error_);
+  EXPECT_EQ(Progress(*ticket).layers_ready, 2);
+  EXPECT_EQ(quire_ticket_arriving(ticket.get(), &arriving, &error_), QUIRE_BUSY);
+  auto plan = Take(std::move(ticket));
+  EXPECT_EQ(quire_plan_resident_tokens(plan.get()), 5 * kBlock);
+  ExpectItsValues(std::move(plan));
+}
+
 TEST_F(TicketC, WhatIsCancelledIsComputed) {
   auto options = Sized<quire_load_options>();
   {
@@ -275,7 +307,16 @@ TEST_F(TicketC, MisuseIsRefused) {
   EXPECT_EQ(quire_ticket_front(ticket.get(), 1, &plan, &error_), QUIRE_INVALID_ARGUMENT);
   EXPECT_EQ(quire_ticket_meet(ticket.get(), 1, &error_), QUIRE_INVALID_ARGUMENT);
   EXPECT_EQ(quire_ticket_progress(ticket.get(), nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_arriving(ticket.get(), &plan, &error_), QUIRE_UNSUPPORTED);
+  EXPECT_EQ(quire_ticket_arriving(ticket.get(), nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_arriving(nullptr, &plan, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_sequence_await_layer(nullptr, 0, 0, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_sequence_await_layer(world_->Open(prompt_).get(), 0, 0, &error_), QUIRE_OK);
   options.from_end = 1;
+  options.by_layer = 2;
+  EXPECT_EQ(quire_load_begin(world_->Acquire(prompt_).release(), &options, &made, &error_),
+            QUIRE_INVALID_ARGUMENT);
+  options.by_layer = 0;
   const auto from_end = Begin(options);
   EXPECT_EQ(quire_ticket_front(from_end.get(), 1, nullptr, &error_), QUIRE_INVALID_ARGUMENT);
   EXPECT_EQ(quire_ticket_progress(nullptr, nullptr, &error_), QUIRE_INVALID_ARGUMENT);

@@ -176,6 +176,17 @@ quire_code quire_sequence_reset(quire_sequence* sequence, quire_error* error) {
   });
 }
 
+quire_code quire_sequence_await_layer(quire_sequence* sequence, uint32_t layer, uint64_t timeout_us,
+                                      quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_ASSIGN(const bool is_there, sequence->sequence->AwaitLayer(layer, timeout_us));
+    if (is_there) return {};
+    return Fail(quire::ErrorCode::kDeadline,
+                fmt::format("sequence: layer {} has not come within {} us", layer, timeout_us));
+  });
+}
+
 quire_code quire_sequence_gather(const quire_sequence* sequence, uint32_t layer, quire_role role,
                                  uint64_t begin, uint64_t end, float* out, size_t out_values,
                                  quire_error* error) {

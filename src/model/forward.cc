@@ -27,6 +27,8 @@ class ForwardPass::Layers {
         rows_(rows),
         qkv_dim_(RowValues(config_, Rows::kQkv)) {}
 
+  uint64_t waited_us() const { return waited_us_; }
+
   Result<bool> GoOn(const Patience& patience) {
     if (!begun_) {
       FindRows();
@@ -35,9 +37,7 @@ class ForwardPass::Layers {
       begun_ = true;
     }
     while (layer_ < config_.layers) {
-      if (cancel_ != nullptr && cancel_->load(std::memory_order_relaxed)) {
-        return Fail(ErrorCode::kCancelled, "step cancelled");
-      }
+      QUIRE_TRY(CheckCancel());
       const LayerWeights& weights = weights_.layers()[layer_];
       if (!fronts_) QUIRE_TRY(BeginAttention(weights));
       QUIRE_ASSIGN(const bool is_there, AwaitLayer(patience));
@@ -59,6 +59,13 @@ class ForwardPass::Layers {
   }
 
  private:
+  static constexpr uint64_t kLookAtCancelUs = 10'000;  // at least so often, in a wait
+
+  Result<void> CheckCancel() const {
+    if (cancel_ == nullptr || !cancel_->load(std::memory_order_relaxed)) return {};
+    return Fail(ErrorCode::kCancelled, "step cancelled");
+  }
+
   uint64_t HiddenValues() const { return scratch_.tokens.size() * config_.hidden; }
 
   // Rows of all items, one after the other, with their tokens and positions.
@@ -105,7 +112,19 @@ class ForwardPass::Layers {
   // What loads still bring of the contexts.
   Result<bool> AwaitLayer(const Patience& patience) {
     for (const StepItem& item : items_) {
-      QUIRE_ASSIGN(const bool is_there, item.sequence->AwaitLayer(layer_, patience.wait_us));
+      if (!item.sequence->arrives()) continue;
+      const uint64_t begin_us = patience.clock != nullptr ? patience.clock->NowMicros() : 0;
+      uint64_t left_us = patience.wait_us;
+      bool is_there = false;
+      while (true) {
+        const uint64_t wait_us = std::min(left_us, kLookAtCancelUs);
+        QUIRE_ASSIGN(is_there, item.sequence->AwaitLayer(layer_, wait_us));
+        if (is_there) break;
+        QUIRE_TRY(CheckCancel());
+        if (left_us != UINT64_MAX) left_us -= wait_us;
+        if (left_us == 0) break;
+      }
+      if (patience.clock != nullptr) waited_us_ += patience.clock->NowMicros() - begin_us;
       if (!is_there) return false;
     }
     return true;
@@ -229,6 +248,7 @@ class ForwardPass::Layers {
   // How far it is.
   bool begun_ = false;
   uint32_t layer_ = 0;
+  uint64_t waited_us_ = 0;
   size_t group_ = 0;                   // of the layer whose attention has begun
   AttentionShape shape_{};             // of it
   std::optional<FrontPass> fronts_{};  // of it
@@ -242,6 +262,7 @@ ForwardPass::ForwardPass(const ForwardModel& model, std::span<const StepItem> it
                                        scratch, rows)) {}
 ForwardPass::~ForwardPass() = default;
 Result<bool> ForwardPass::GoOn(const Patience& patience) { return layers_->GoOn(patience); }
+uint64_t ForwardPass::waited_us() const { return layers_->waited_us(); }
 
 AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
                                 const LayerStreams& streams) {

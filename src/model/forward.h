@@ -86,6 +86,8 @@ class ForwardPass {
   /// True: it is done, as RunForward. False: it is to be gone on with.
   /// Errors: as RunForward
   Result<bool> GoOn(const Patience& patience);
+  /// Of its time, by the clock of the patience, what it waited for loads.
+  uint64_t waited_us() const;
 
  private:
   class Layers;

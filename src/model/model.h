@@ -62,6 +62,8 @@ class StepAside {
   /// Errors: as Model::Step; then it is over
   Result<bool> GoOn(const Patience& patience);
   uint64_t tokens() const { return tokens_.size(); }
+  /// As ForwardPass.
+  uint64_t waited_us() const { return pass_->waited_us(); }
   /// Once it is done: of each row that was asked for.
   /// Shape: [rows, vocab]
   std::span<const float> logits() const { return logits_; }

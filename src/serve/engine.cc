@@ -246,6 +246,7 @@ TickReport Engine::Tick() {
   }
   const Streamer::Report streamed =
       streamer_.GoOn(entries.empty() ? 0 : std::max<uint64_t>(took_us, 1));
+  loads_.TakeArrived();
   waiting_.RemoveEnded();
   starter_.BringBack(now_us);
   const bool settled = keeper_.settled();

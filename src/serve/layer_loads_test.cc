@@ -68,6 +68,45 @@ TEST_F(LayerLoadsTest, WhatFollowsIsComputedAsLayersCome) {
   EXPECT_EQ(stats.loaded_tokens, 6 * kTokens);
 }
 
+// It ends in the tick in which its load does, which counts all the same.
+TEST_F(LayerLoadsTest, ARequestThatEndsWithItsLoadIsCounted) {
+  Prepare(64);
+  uint64_t by_layer = 0;
+  for (const uint32_t max_tokens : {0, 1, 0, 1}) {
+    const EngineStats before = engine_->stats();
+    const CacheStats cache_before = cache_->stats();
+    Request request = Longer(0);
+    request.max_tokens = max_tokens;
+    const Response response = DriveOne(request, 1 + by_layer % 3);
+    EXPECT_EQ(response.finish, Finish::kLength);
+    EXPECT_EQ(response.loaded_tokens, kTokens);
+    const EngineStats after = engine_->stats();
+    by_layer += after.loads_by_layer - before.loads_by_layer;
+    EXPECT_EQ(after.loaded_tokens - before.loaded_tokens, kTokens);
+    EXPECT_GT(after.load_bytes, before.load_bytes);
+    EXPECT_EQ(cache_->stats().hit_tokens - cache_before.hit_tokens, kTokens);
+    EXPECT_TRUE(NothingIsLeft());
+  }
+  EXPECT_GT(by_layer, 0);
+}
+
+// A turn that is only fed, and of which the store has all: there is nothing to compute.
+TEST_F(LayerLoadsTest, WhatIsWholeIsKeptBySessions) {
+  Prepare(64);
+  TestClient client(*engine_);
+  Request fed = Of(0);
+  fed.session = *engine_->OpenSession({});
+  fed.max_tokens = 0;
+  const SessionId session = fed.session;
+  fed.prompt.resize(kReusable + 1);
+  const RequestId id = client.Submit(fed);
+  EXPECT_EQ(Finish(client, {&id, 1}, 1)[0].loaded_tokens, kReusable);
+  Request next = {.prompt = SomeTokens(5, 3), .max_tokens = 2, .session = session};
+  const RequestId last = client.Submit(next);
+  EXPECT_GE(Finish(client, {&last, 1})[0].reused_tokens, kReusable);
+  EXPECT_EQ(engine_->stats().loads, 1);
+}
+
 // Steps of others do not wait for it.
 TEST_F(LayerLoadsTest, OthersGoOnMeanwhile) {
   Prepare(120);

@@ -182,13 +182,16 @@ void PromptLoads::StartFront(Task& task, Loading& load, std::vector<MissRun> mis
   Meet(task, load);
 }
 
-// Goes on behind what is loaded, in the layers that have come. Where there is no room it waits for
-// all of them, and so it does where some blocks do not come: their reasons are known at the end.
+// Goes on behind what is loaded, in the layers that have come. Where there is no room, or nothing
+// to compute, it waits for all of them, and so it does where some blocks do not come: their reasons
+// are known at the end.
 void PromptLoads::StartArriving(Task& task, Loading& load) {
+  if (load.resident + load.tokens >= task.text().goal()) return;
   auto plan = load.ticket.Arriving();
   if (!plan || plan->resident_tokens() != load.resident + load.tokens) return;
   std::vector<MissRun> missing(plan->missing().begin(), plan->missing().end());
   auto sequence = state_.cache.Open(*std::move(plan), load.options);
+  load.may_arrive = sequence.has_value();
   if (!sequence) return;
   ++state_.stats.loads_by_layer;
   load.arrives = true;
@@ -213,7 +216,8 @@ void PromptLoads::TakeDone() {
     Loading& load = each->second;
     if (!load.ticket.IsDone()) {
       if (load.computes) Meet(task, load);
-      if (!load.arrives && load.ticket.progress().layers_ready > 0) StartArriving(task, load);
+      const bool may_arrive = load.may_arrive && !load.arrives;
+      if (may_arrive && load.ticket.progress().layers_ready > 0) StartArriving(task, load);
       ++each;
       continue;
     }
@@ -227,11 +231,26 @@ void PromptLoads::TakeDone() {
   waiting_.WakeForPrefix();
 }
 
+void PromptLoads::TakeArrived() {
+  const uint32_t layers = state_.cache.options().geometry.layer_count();
+  for (auto each = state_.loads.begin(); each != state_.loads.end();) {
+    const Loading& load = each->second;
+    if (!load.arrives || load.ticket.progress().layers_ready < layers) {
+      ++each;
+      continue;
+    }
+    Task& task = *state_.tasks.Find(each->first);
+    Loading ended = std::move(each->second);
+    each = state_.loads.erase(each);
+    Take(task, std::move(ended));
+  }
+}
+
 void PromptLoads::Take(Task& task, Loading load) {
   const LoadProgress progress = load.ticket.progress();
   // One that has failed is let go of first, so that nothing holds what the load gives back.
   if (load.arrives && task.running() && task.sequence().arrives()) {
-    state_.tasks.Stop(task).reset();
+    state_.tasks.Withdraw(task).reset();
     load.arrives = false;
   }
   Plan plan = load.ticket.Take();

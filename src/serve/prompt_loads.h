@@ -50,6 +50,8 @@ class PromptLoads {
   /// Where there is no room any more they wait like any other; what was loaded is in the cache as
   /// long as there is room for it.
   void TakeDone();
+  /// Loads by layer that are done, whose requests may have ended meanwhile.
+  void TakeArrived();
 
  private:
   bool CanComputeBeside(const Task& task) const;

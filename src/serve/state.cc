@@ -28,6 +28,11 @@ std::unique_ptr<Sequence> TaskTable::Stop(Task& task) {
   return task.Preempt();
 }
 
+std::unique_ptr<Sequence> TaskTable::Withdraw(Task& task) {
+  std::erase(running_, &task);
+  return task.Withdraw();
+}
+
 std::vector<std::unique_ptr<Task>> TaskTable::TakeEnded() {
   std::erase_if(running_, [](const Task* task) { return task->ended(); });
   std::vector<std::unique_ptr<Task>> ended;

@@ -37,6 +37,8 @@ class TaskTable {
              uint64_t loaded_tokens);
   /// Returns its sequence, and it waits from now on.
   std::unique_ptr<Sequence> Stop(Task& task);
+  /// The same of one whose sequence does not get what it began with; see Task::Withdraw.
+  std::unique_ptr<Sequence> Withdraw(Task& task);
   /// Those that have ended since the last call.
   std::vector<std::unique_ptr<Task>> TakeEnded();
 
@@ -54,6 +56,7 @@ struct Loading {
   uint64_t tokens;          // to be loaded
   bool computes = false;    // the request runs: it computes the front
   bool arrives = false;     // the request runs: its sequence has the layers that have come
+  bool may_arrive = true;   // until it has found no room to begin with some layers
 };
 
 /// A sequence that streams, on its way: what stays in memory is read. The request waits.

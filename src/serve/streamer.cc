@@ -69,12 +69,19 @@ void Streamer::GoOnWith(Task& task, const Patience& patience, Report& report) {
   report.worked = report.worked || *through || is_over;
   report.waits = report.waits || !(*through || is_over);
   if (!*through) return;
+  const bool streams = task.sequence().streamed() != nullptr;
   const std::unique_ptr<model::StepAside> step = task.TakeAside();
   BatchEntry entry = {.task = &task, .tokens = step->tokens(), .decoded = task.decoding()};
   const uint64_t at = task.position();
   entry.fresh_tokens = task.Advance({.begin = at - step->tokens(), .end = at}, step->logits(),
                                     components_.model.config().vocab);
   planner_.TakeIn({&entry, 1});
+  if (streams || entry.decoded) return;
+  // What LoadPolicy::kAuto goes by, as Engine::Tick.
+  const uint64_t took_us = task.aside_step_us() - std::min(task.aside_step_us(), step->waited_us());
+  state_.stats.read_us += took_us;
+  state_.stats.read_tokens += entry.tokens;
+  state_.stats.read_rate.Add(took_us, entry.tokens, state_.clock.NowMicros());
 }
 
 uint64_t Streamer::TokensToBegin(Task& task, uint64_t wait_us) {
@@ -118,7 +125,7 @@ Result<bool> Streamer::Compute(Task& task, uint64_t begins, const Patience& pati
 // where a load has failed, behind what came of it (PromptLoads).
 void Streamer::Fail(Task& task, Error error) {
   task.TakeAside();
-  if (task.sequence().arrives()) return;
+  if (!task.sequence().AwaitLayer(0, /*wait_us=*/0)) return;
   if (!IsLost(task, error)) return task.Fail(std::move(error));
   ++state_.stats.streams_renewed;
   preemption_.Preempt(task, Waits::kNothing);

@@ -87,6 +87,13 @@ void Task::Join(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing
   origins_.Join(position(), std::move(missing));
 }
 
+std::unique_ptr<Sequence> Task::Withdraw() {
+  aside_.reset();
+  paused_us_.reset();
+  origins_ = std::move(origins_before_);
+  return std::move(sequence_);
+}
+
 std::unique_ptr<Sequence> Task::Preempt() {
   if (Planted(Canary::kForgetSampler)) {
     answer_.SetSampler(model::Sampler(request_.sampling).state());
@@ -186,7 +193,7 @@ void Task::Draw(std::span<const float> logits) {
 void Task::End(Finish finish, CancelledTurn turn) {
   ended_ = true;
   aside_.reset();  // nothing that is not committed stays in its sequence
-  if (sequence_ != nullptr && sequence_->arrives()) sequence_.reset();
+  if (sequence_ != nullptr && sequence_->arrives()) Withdraw().reset();
   Response response = answer_.Take(finish);
   response.error = std::move(error_);
   response.prompt_tokens = text_.prompt_tokens();

@@ -104,6 +104,9 @@ class Task {
   void Join(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing);
   /// Reads no further for now: what comes after so many tokens of the text is being loaded.
   void StopAt(uint64_t tokens) { text_.StopAt(tokens); }
+  /// Returns its sequence, of which some blocks do not come. It has to be started again, and is
+  /// as it was before.
+  std::unique_ptr<Sequence> Withdraw();
   /// Returns its sequence, or null. It has to be started again.
   std::unique_ptr<Sequence> Preempt();
   /// Of one that has ended: a sequence that streams, which may wait for the store; else null.

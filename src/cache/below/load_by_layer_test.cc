@@ -206,6 +206,8 @@ TEST_P(LoadByLayerTest, ABlockThatDoesNotComeEndsIt) {
         EXPECT_TRUE(Must(sequence->AwaitLayer(kByLayerLayers - 1, 0)));  // those before it came
       } else if (sequence != nullptr) {
         EXPECT_EQ(sequence->AwaitLayer(0, 0).error().code, ErrorCode::kNotFound);
+        EXPECT_EQ(sequence->Fork().error().code, ErrorCode::kNotFound);
+        EXPECT_TRUE(sequence->arrives());
       }
       {
         Plan plan = ticket.Take();
@@ -252,6 +254,26 @@ TEST_P(LoadByLayerTest, WhatEndsOnTheWayLeavesNothing) {
     if (sequence != nullptr && prng.NextBelow(2) == 0) sequence->Reset();
     sequence.reset();
     ticket.reset();
+    ExpectNothingLeft();
+  }
+}
+
+// Some of its blocks have been published by then.
+TEST_P(LoadByLayerTest, MayBeginLate) {
+  for (const size_t whole : {1, 3, 5}) {
+    SCOPED_TRACE(whole);
+    Ticket ticket = Load();
+    store_.Turn(kByLayerBlocks + whole);
+    EXPECT_EQ(test_->Resident(prompt_), whole * kBlock);
+    auto sequence = Open(ticket);
+    EXPECT_EQ(sequence->length(), kByLayerTokens);
+    EXPECT_TRUE(sequence->arrives());
+    store_.Turn(SIZE_MAX);
+    Must(test_->model.Feed(*sequence, prompt_));
+    EXPECT_EQ(Differs(*sequence), "");
+    EXPECT_EQ(ticket.Take().resident_tokens(), kByLayerTokens);
+    EXPECT_EQ(test_->slots_used(), kByLayerBlocks + 1);
+    sequence.reset();
     ExpectNothingLeft();
   }
 }
@@ -378,8 +400,10 @@ TEST(LoadByLayer, RefusesWhatCannotBe) {
 
 // Of a member of a domain that is erased while another one's request has the layers of its blocks.
 TEST(LoadByLayer, WhatIsErasedMeanwhileIsNotLeftInMemory) {
-  for (const bool ticket_first : {true, false}) {
-    SCOPED_TRACE(ticket_first);
+  for (const int round : {0, 1, 2, 3}) {
+    SCOPED_TRACE(round);
+    const bool ticket_first = round % 2 == 0;
+    const bool is_opened = round < 2;  // else its plan is dropped
     HeldStore store;
     SeenMemory seen(DeviceOfTests() == nullptr ? nullptr : &DeviceOfTests()->memory);
     CacheOptions more = store.options();
@@ -401,13 +425,18 @@ TEST(LoadByLayer, WhatIsErasedMeanwhileIsNotLeftInMemory) {
     std::optional<Ticket> ticket = Must(test.cache->Load(acquire(b), kInTwoSlices));
     store.Turn(0);
     store.Turn(kByLayerBlocks);
-    auto sequence = Must(test.cache->Open(Must(ticket->Arriving()), {}));
+    std::optional<Plan> plan = Must(ticket->Arriving());
+    std::unique_ptr<Sequence> sequence;
+    if (is_opened) sequence = Must(test.cache->Open(*std::exchange(plan, std::nullopt), {}));
     store.records().held = {};
     Must(test.cache->Erase(a));
     store.Turn(SIZE_MAX);
-    EXPECT_EQ(sequence->AwaitLayer(0, 0).error().code, ErrorCode::kNotFound);
+    if (is_opened) {
+      EXPECT_EQ(sequence->AwaitLayer(0, 0).error().code, ErrorCode::kNotFound);
+    }
     if (ticket_first) ticket.reset();
     sequence.reset();
+    plan.reset();
     ticket.reset();
     EXPECT_EQ(acquire(b).resident_tokens(), 0);
     Must(test.cache->Erase(b));

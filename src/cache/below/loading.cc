@@ -198,15 +198,15 @@ Plan Loading::FrontOf(const LoadJob& job, uint64_t tokens) {
   return PlanState::Wrap(std::move(front));
 }
 
-// Holds the slots besides the job, as a fork of the sequence would that has them at the end.
+// Holds the slots besides the job. It has one layer group, so each block has one slot.
 Result<Plan> Loading::ArrivingOf(const LoadJob& job) {
   if (job.options.order != LoadOrder::kByLayer) {
     return Fail(ErrorCode::kUnsupported, "load: it comes block by block, not by layer");
   }
   MutexLock lock(mutex_);
   const size_t arriving = job.layers != nullptr ? job.layers->arriving() : 0;
-  if (arriving == 0 || job.end != arriving || job.attached > 0 || job.done) {
-    return Fail(ErrorCode::kBusy, "load: no layer is ready, or all of them are");
+  if (arriving == 0 || job.end != arriving || job.done) {
+    return Fail(ErrorCode::kBusy, "load: no layer is ready, or it has ended or fails");
   }
   const PlanState& all = PlanState::Of(*job.plan);
   const uint64_t block_tokens = cache_.block_tokens();
@@ -214,6 +214,7 @@ Result<Plan> Loading::ArrivingOf(const LoadJob& job) {
   plan->location = all.location;
   plan->prompt_tokens = all.prompt_tokens;
   plan->path = all.path;
+  plan->path.insert(plan->path.end(), job.path.begin(), job.path.end());  // published by now
   plan->arrival = job.arrival;
   plan->resident = (all.path.size() + arriving) * block_tokens;
   const auto tokens = std::span<const TokenId>(all.prompt).first(plan->resident);
@@ -222,7 +223,10 @@ Result<Plan> Loading::ArrivingOf(const LoadJob& job) {
   std::vector<SlotId> held;
   for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
     std::vector<SlotId>& slots = plan->slots[c];
-    for (uint64_t i = 0; i < arriving; ++i) slots.push_back(job.slots[i][c]);
+    for (size_t i = 0; i < arriving; ++i) {
+      const bool is_published = c == 0 && i < job.attached;  // its slot is not the job's any more
+      slots.push_back(is_published ? job.held[i] : job.slots[i][c]);
+    }
     std::ranges::copy_if(slots, std::back_inserter(held), [](SlotId s) { return !s.is_none(); });
   }
   if (const uint64_t absent = all.load.keys.size() - arriving; absent > 0) {
@@ -387,8 +391,7 @@ void Loading::AttachTwins(LoadJob& job) {
 void Loading::Release(const LoadJob& job, std::span<const SlotId> slots) {
   cache_.ReleaseSlots(slots);
   if (slots.empty() || !WasErased(job) || Planted(Canary::kKeepLoaded)) return;
-  for (const SlotId slot : slots) cache_.slots().ZeroIfFree(slot);
-  static_cast<void>(cache_.slots().ops().Synchronize());
+  verbs_.holds.ZeroIfFree(slots);
 }
 
 void Loading::Drop(LoadJob& job) {

@@ -171,10 +171,11 @@ transfer::Worker::Turned Loading::Turn() {
     turned.worked = Advance() || turned.worked;
     turned.copies = !landing_.empty();
     ended = ended_;
-    ended_.clear();  // its memory stays
     grown = grown_;
-    for (const auto& job : grown) ++job->telling;
+    // Nothing fails any more; their memory stays.
+    ended_.clear();
     grown_.clear();
+    for (const auto& job : grown) ++job->telling;
   }
   for (const auto& job : grown) {
     job->options.on_layers();
@@ -419,7 +420,8 @@ void Loading::EndGet(const std::shared_ptr<Get>& get, const StoreCompletion& end
   const bool came = ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed);
   if (came && first + count > job.front) {
     for (size_t entry = first; entry < first + count; ++entry) {
-      (get->twins ? job.durable[entry].twins : job.durable[entry].sealed) = ended.is_durable;
+      bool& durable = get->twins ? job.durable[entry].twins : job.durable[entry].sealed;
+      durable = ended.is_durable && (job.layers == nullptr || durable);
     }
     get->in_slots = TakeIn(*get);
     if (job.layers == nullptr || job.layers->has_all(first)) ++cache_.store()->loaded;
@@ -673,7 +675,8 @@ void Loading::End(LoadJob& job) {
   }
   job.end_us = transfers_->NowMicros();
   if (job.arrival != nullptr) {
-    job.arrival->End(job.layers != nullptr && job.attached == job.layers->arriving());
+    const size_t arriving = job.layers != nullptr ? job.layers->arriving() : 0;
+    job.arrival->End(arriving > 0 && job.attached == arriving);
   }
   job.done = true;
 }

@@ -90,9 +90,11 @@ bool SequenceImpl::arrives() const {
 
 Result<void> SequenceImpl::CheckArrived(std::string_view verb) const {
   if (arrival_ == nullptr || arrival_->is_whole()) return {};
-  return Fail(ErrorCode::kBusy,
-              fmt::format("{}: sequence {}: not all layers of what is loaded are there", verb,
-                          id_.number()));
+  const bool fails = arrival_->has_ended();
+  return Fail(fails ? ErrorCode::kNotFound : ErrorCode::kBusy,
+              fmt::format("{}: sequence {}: {}", verb, id_.number(),
+                          fails ? "a block of the load that it began with did not come"
+                                : "not all layers of what is loaded are there"));
 }
 
 uint64_t SequenceImpl::cursor_max() const {
@@ -588,10 +590,7 @@ void SequenceImpl::Reset() {
                        .hit_blocks = hit_blocks,
                        .user = user},
                       dropped);
-  // As where a load lets go of what it read (Loading::Release).
-  if (arrival == nullptr || arrival->is_whole()) return;
-  for (const SlotId slot : dropped) verbs_.cache.slots().ZeroIfFree(slot);
-  static_cast<void>(verbs_.cache.slots().ops().Synchronize());
+  if (arrival != nullptr && !arrival->is_whole()) verbs_.holds.ZeroIfFree(dropped);
 }
 
 }  // namespace quire::cache

@@ -152,7 +152,7 @@ class SequenceImpl final : public Sequence {
  private:
   uint64_t cursor_max() const;
   std::shared_ptr<const Arrival> arrival() const;
-  /// Errors: kBusy not all layers are there
+  /// Errors: kBusy not all layers are there; kNotFound they will not be
   Result<void> CheckArrived(std::string_view verb) const QUIRE_REQUIRES(mutex_);
   Result<Holds::Allocation> AddSlots(const PerClass<uint64_t>& counts, uint64_t metadata_bytes);
   SequenceSlots::Steps steps() const {

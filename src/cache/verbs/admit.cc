@@ -28,7 +28,8 @@ void EndPlan(cache::PlanState* plan) {
   const cache::PathUse use = {.prompt_tokens = plan->prompt_tokens,
                               .hit_blocks = plan->path.size(),
                               .user = cache::User::kPlan};
-  cache::Holds::EndUse(plan->location, plan->path, use, plan->lease);
+  const bool is_whole = plan->arrival == nullptr || plan->arrival->is_whole();
+  cache::Holds::EndUse(plan->location, plan->path, use, plan->lease, /*zeroes=*/!is_whole);
 }
 
 }  // namespace
@@ -265,7 +266,8 @@ uint64_t Admission::FittingBlocks(const PlanState& plan, uint64_t blocks,
   uint64_t fits = DivUp(plan.prompt_tokens, uint64_t{cache_.block_tokens()});
   while (fits < blocks) {
     const uint64_t middle = fits + (blocks - fits + 1) / 2;
-    if (BytesOfSequence(plan.path.size(), middle, options) <= capacity_bytes) {
+    const uint64_t shared = plan.resident / cache_.block_tokens();
+    if (BytesOfSequence(shared, middle, options) <= capacity_bytes) {
       fits = middle;
     } else {
       blocks = middle - 1;

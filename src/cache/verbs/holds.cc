@@ -222,10 +222,16 @@ void Holds::EndUse(const PublishLocation& location, std::span<const BlockId> pat
 }
 
 void Holds::EndUse(const PublishLocation& location, std::span<const BlockId> path,
-                   const PathUse& use, Lease& lease) {
+                   const PathUse& use, Lease& lease, bool zeroes) {
   if (lease.slots_.empty()) return;
   lease.holds_->EndUse(location, path, use, lease.slots_);
+  if (zeroes) lease.holds_->ZeroIfFree(lease.slots_);
   Disarm(lease);
+}
+
+void Holds::ZeroIfFree(std::span<const SlotId> slots) {
+  for (const SlotId slot : slots) cache_.slots().ZeroIfFree(slot);
+  static_cast<void>(cache_.slots().ops().Synchronize());
 }
 
 std::optional<Lease> Holds::HoldAgain(std::span<const SlotId> slots,

@@ -115,9 +115,12 @@ class Holds {
   /// Policies attribute the blocks that become evictable to this use, and no others.
   void EndUse(const PublishLocation& location, std::span<const BlockId> path, PathUse use,
               std::span<const SlotId> slots);
-  /// The same for the slots of a lease, if it has any.
+  /// The same for the slots of a lease, if it has any. `zeroes`: those that are free then.
   static void EndUse(const PublishLocation& location, std::span<const BlockId> path,
-                     const PathUse& use, Lease& lease);
+                     const PathUse& use, Lease& lease, bool zeroes = false);
+  /// Zeroes those without a holder: what a load did not bring whole may be another member's of a
+  /// domain, which was erased since.
+  void ZeroIfFree(std::span<const SlotId> slots);
   /// Adds references to slots that the caller had released. Nothing: a slot has another generation,
   /// or its block is not to be handed out any more.
   ///
