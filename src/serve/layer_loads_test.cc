@@ -16,7 +16,7 @@ class LayerLoadsTest : public AfterRestartTest {
   LayerLoadsTest() {
     engine_options_.load = LoadPolicy::kAlways;
     engine_options_.load_slice_bytes = 1;  // small blocks too
-    ns_per_run_ = 20'000;                 // so that computing is worth a thought
+    ns_per_run_ = 300'000;                // so that computing takes longer than loading
     machine_.options.staging_bytes = 4 * machine_.options.chunk_bytes;  // few reads at once
     machine_.Restart();
     store_ = machine_.store.get();

@@ -14,8 +14,12 @@ namespace {
 constexpr double kBothWithin = 4.0;
 // More slices hide more of what is computed, and ask the store more often.
 constexpr uint32_t kSlicesMax = 2;
-// What takes less of the time of loading than one in so many is not worth asking twice.
-constexpr double kRestWithin = 16.0;
+// They hide half of the shorter one of loading and computing at most, and make loading up to a
+// seventh longer (docs/lab/remote.md): computing must take at least so much of it.
+constexpr double kRestShare = 0.5;
+// Of a token, computing takes at least so many times as long as loading, as long as the engine has
+// not seen both.
+constexpr double kComputeFactor = 32.0;
 
 }  // namespace
 
@@ -38,9 +42,8 @@ Bring HowToBring(LoadPolicy policy, const std::optional<Costs>& costs, bool can_
   return costs->load_us < costs->compute_us ? Bring::kLoad : Bring::kCompute;
 }
 
-uint32_t SlicesToLoad(const std::optional<Costs>& costs, uint64_t block_bytes,
-                     uint64_t slice_bytes_min) {
-  if (costs && costs->compute_us * kRestWithin < costs->load_us) return 1;
+uint32_t SlicesToLoad(const Costs& costs, uint64_t block_bytes, uint64_t slice_bytes_min) {
+  if (costs.compute_us < kRestShare * costs.load_us) return 1;
   const uint64_t slices = block_bytes / std::max<uint64_t>(slice_bytes_min, 1);
   return static_cast<uint32_t>(std::clamp<uint64_t>(slices, 1, kSlicesMax));
 }
@@ -81,9 +84,12 @@ uint32_t PromptLoads::SlicesOf(const Task& task, const Plan& plan) const {
   const KeepOptions& keep = task.request().keep;
   if (!state_.steps_aside || !keep.keeps_all() || keep.blocks_max > 0) return 1;
   const uint64_t tokens = plan.loadable_tokens();
+  const uint64_t rest = plan.missing_tokens() - tokens;
+  const Costs guess = {.load_us = static_cast<double>(tokens),
+                       .compute_us = kComputeFactor * static_cast<double>(rest)};
   const uint64_t blocks = tokens / state_.cache.options().profile.block_tokens;
-  return SlicesToLoad(CostsOf(state_, plan.missing_tokens() - tokens, plan.loadable_bytes()),
-                     plan.loadable_bytes() / blocks, state_.options.load_slice_bytes);
+  return SlicesToLoad(CostsOf(state_, rest, plan.loadable_bytes()).value_or(guess),
+                      plan.loadable_bytes() / blocks, state_.options.load_slice_bytes);
 }
 
 Result<void> PromptLoads::Open(Task& task, Plan plan, const SequenceOptions& options,

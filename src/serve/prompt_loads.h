@@ -27,9 +27,8 @@ std::optional<Costs> CostsOf(const EngineState& state, uint64_t tokens, uint64_t
 /// The faster way; where not both were measured both at once, or else loading.
 Bring HowToBring(LoadPolicy policy, const std::optional<Costs>& costs, bool can_both);
 /// In how many slices the layers of blocks are loaded, of so many bytes each, where something is
-/// computed behind them; 1: block after block. `costs` are those of both, if they are known.
-uint32_t SlicesToLoad(const std::optional<Costs>& costs, uint64_t block_bytes,
-                     uint64_t slice_bytes_min);
+/// computed behind them; 1: block after block. The costs are those of both.
+uint32_t SlicesToLoad(const Costs& costs, uint64_t block_bytes, uint64_t slice_bytes_min);
 /// Tokens of a front's next step: to where it is likely to meet what is loaded. At least one.
 uint64_t FrontTokens(const std::optional<Costs>& costs, uint64_t unread_tokens);
 

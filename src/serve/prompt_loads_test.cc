@@ -67,13 +67,14 @@ TEST(HowToBring, TheFasterOneOrBothWhereTheyAreWithinFourOfEachOther) {
 }
 
 TEST(SlicesToLoad, AreAsLargeAsIsAskedAndSaveTime) {
-  EXPECT_EQ(SlicesToLoad(std::nullopt, 100, 200), 1u);
-  EXPECT_EQ(SlicesToLoad(std::nullopt, 399, 200), 1u);
-  EXPECT_EQ(SlicesToLoad(std::nullopt, 400, 200), 2u);
-  EXPECT_EQ(SlicesToLoad(std::nullopt, 4000, 200), 2u);
-  EXPECT_EQ(SlicesToLoad(std::nullopt, 4000, 0), 2u);
-  EXPECT_EQ(SlicesToLoad(Costs{.load_us = 32, .compute_us = 2}, 400, 200), 2u);
-  EXPECT_EQ(SlicesToLoad(Costs{.load_us = 33, .compute_us = 2}, 400, 200), 1u);
+  const Costs both{.load_us = 10, .compute_us = 10};
+  EXPECT_EQ(SlicesToLoad(both, 100, 200), 1u);
+  EXPECT_EQ(SlicesToLoad(both, 399, 200), 1u);
+  EXPECT_EQ(SlicesToLoad(both, 400, 200), 2u);
+  EXPECT_EQ(SlicesToLoad(both, 4000, 200), 2u);
+  EXPECT_EQ(SlicesToLoad(both, 4000, 0), 2u);
+  EXPECT_EQ(SlicesToLoad({.load_us = 10, .compute_us = 5}, 400, 200), 2u);
+  EXPECT_EQ(SlicesToLoad({.load_us = 10, .compute_us = 4.9}, 400, 200), 1u);
 }
 
 TEST(FrontTokens, AreItsShareOfTheTimeOfBoth) {
