@@ -160,6 +160,8 @@ class Plan {
   uint64_t missing_tokens() const;
   /// Of the missing tokens, those that Cache::Load can bring. The others come after them.
   uint64_t loadable_tokens() const;
+  /// Of these, the tokens of which a remote has not said whether it has them: Load asks.
+  uint64_t uncertain_tokens() const;
   /// Bytes that Load reads.
   uint64_t loadable_bytes() const;
   /// Of the tokens found, those in the lower precision of a ladder, and the largest error of

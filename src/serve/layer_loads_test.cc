@@ -90,6 +90,17 @@ TEST_F(LayerLoadsTest, ARequestThatEndsWithItsLoadIsCounted) {
   EXPECT_GT(by_layer, 0);
 }
 
+// What another server has published for it is all that there is, but for the end of the prompt.
+TEST_F(LayerLoadsTest, WhatWasHandedOverComesWhole) {
+  Prepare(64);
+  Request request = Longer(0);
+  request.handed_over = true;
+  const Response response = DriveOne(request, 1);
+  EXPECT_EQ(response.logits_digest, longer_[0].logits_digest);
+  EXPECT_EQ(response.loaded_tokens, kTokens);
+  EXPECT_EQ(engine_->stats().loads_by_layer, 0);
+}
+
 // A turn that is only fed, and of which the store has all: there is nothing to compute.
 TEST_F(LayerLoadsTest, WhatIsWholeIsKeptBySessions) {
   Prepare(64);

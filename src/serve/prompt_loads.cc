@@ -79,12 +79,14 @@ bool PromptLoads::CanComputeBeside(const Task& task) const {
          state_.tasks.running().empty() && task.request().on_full != OnFull::kNoEvict;
 }
 
-// A step that is put aside is not observed, so nothing is chosen of a prompt beside a load.
+// A step that is put aside is not observed, so nothing is chosen of a prompt beside a load. What a
+// remote may have, and has not, is computed.
 uint32_t PromptLoads::SlicesOf(const Task& task, const Plan& plan) const {
   const KeepOptions& keep = task.request().keep;
   if (!state_.steps_aside || !keep.keeps_all() || keep.blocks_max > 0) return 1;
+  if (task.request().handed_over) return 1;
   const uint64_t tokens = plan.loadable_tokens();
-  const uint64_t rest = plan.missing_tokens() - tokens;
+  const uint64_t rest = plan.missing_tokens() - tokens + plan.uncertain_tokens();
   const Costs guess = {.load_us = static_cast<double>(tokens),
                        .compute_us = kComputeFactor * static_cast<double>(rest)};
   const uint64_t blocks = tokens / state_.cache.options().profile.block_tokens;
@@ -189,19 +191,20 @@ void PromptLoads::StartFront(Task& task, Loading& load, std::vector<MissRun> mis
 }
 
 // Goes on behind what is loaded, in the layers that have come. Where there is no room, or nothing
-// to compute, it waits for all of them, and so it does where some blocks do not come: their reasons
-// are known at the end.
+// to compute, it waits for all of them.
 void PromptLoads::StartArriving(Task& task, Loading& load) {
-  if (load.resident + load.tokens >= task.text().goal()) return;
   auto plan = load.ticket.Arriving();
-  if (!plan || plan->resident_tokens() != load.resident + load.tokens) return;
+  if (!plan) return;
+  const uint64_t there = plan->resident_tokens();
+  load.may_arrive = there < task.text().goal();
+  if (!load.may_arrive) return;
   std::vector<MissRun> missing(plan->missing().begin(), plan->missing().end());
   auto sequence = state_.cache.Open(*std::move(plan), load.options);
   load.may_arrive = sequence.has_value();
   if (!sequence) return;
   ++state_.stats.loads_by_layer;
   load.arrives = true;
-  state_.tasks.Start(task, *std::move(sequence), std::move(missing), load.tokens);
+  state_.tasks.Start(task, *std::move(sequence), std::move(missing), there - load.resident);
 }
 
 // Says how far the front is, and how far it goes next, so that what has come does not wait for a

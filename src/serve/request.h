@@ -65,6 +65,9 @@ struct Request {
   // streams from the store (EngineOptions::resident_tokens), until there is room for it again.
   bool spills = false;
   bool reuse = true;
+  // All whole blocks of its prompt were published for it elsewhere: only their end is to be
+  // computed.
+  bool handed_over = false;
   float approximate_error_max = 0.0f;  // as AcquireRequest
   KeepOptions keep{};  // with a share below 1 it neither shares nor publishes anything
   TenantId tenant = kDefaultTenant;

@@ -225,6 +225,30 @@ TEST_P(LoadByLayerTest, ABlockThatDoesNotComeEndsIt) {
   }
 }
 
+// A remote may have the blocks behind them too, and has not.
+TEST_P(LoadByLayerTest, WhatARemoteDoesNotHaveIsNotWaitedFor) {
+  store_.records().is_asked = true;
+  std::vector<TokenId> longer = prompt_;
+  const std::vector<TokenId> behind = SomeTokens(3 * kBlock, 2);
+  longer.insert(longer.end(), behind.begin(), behind.end());
+  Plan plan = test_->Acquire(longer);
+  const uint64_t all = longer.size() / kBlock * kBlock;
+  EXPECT_EQ(plan.loadable_tokens(), all);
+  EXPECT_EQ(plan.uncertain_tokens(), all);
+  Ticket ticket = Must(test_->cache->Load(std::move(plan), kInTwoSlices));
+  store_.Turn();
+  store_.Turn(all / kBlock);
+  Plan arriving = Must(ticket.Arriving());
+  EXPECT_EQ(arriving.resident_tokens(), kByLayerTokens);
+  EXPECT_EQ(arriving.reason(), MissReason::kNeverSeen);
+  EXPECT_EQ(arriving.missing_tokens(), longer.size() - kByLayerTokens);
+  const auto sequence = Must(test_->cache->Open(std::move(arriving), {}));
+  store_.Turn(SIZE_MAX);
+  Must(test_->model.Feed(*sequence, prompt_));
+  EXPECT_EQ(Differs(*sequence), "");
+  EXPECT_EQ(ticket.Take().resident_tokens(), kByLayerTokens);
+}
+
 // In any order, at any time.
 TEST_P(LoadByLayerTest, WhatEndsOnTheWayLeavesNothing) {
   for (uint64_t seed = 0; seed < 60; ++seed) {

@@ -30,6 +30,7 @@ class MemoryStore final : public tier::Store {
   void Find(std::span<const Digest> keys, std::span<tier::Presence> out) const override {
     for (size_t i = 0; i < keys.size(); ++i) {
       out[i] = records_.contains(keys[i]) ? tier::Presence::kPresent : tier::Presence::kAbsent;
+      if (is_asked) out[i] = tier::Presence::kUnknown;
     }
   }
   void Get(std::span<const tier::LoadRequest> loads, uint64_t /*deadline_us*/) override {
@@ -83,6 +84,8 @@ class MemoryStore final : public tier::Store {
     return {};
   }
 
+  /// As of a remote, it is not known what it has before it is asked.
+  bool is_asked = false;
   /// Records that can be found, and do not come.
   std::function<bool(const tier::RecordIdentity&)> lost;
   /// Reads that end when no load waits for them any more, or at Release.
@@ -104,8 +107,13 @@ class MemoryStore final : public tier::Store {
       ended_.push_back({.tag = load.tag, .outcome = tier::StoreOutcome::kIo});
       return;
     }
+    const auto record = records_.find(load.identity.key);
+    if (record == records_.end()) {
+      ended_.push_back({.tag = load.tag, .outcome = tier::StoreOutcome::kAbsent});
+      return;
+    }
     ended_.push_back({.tag = load.tag});
-    const std::vector<std::byte>& bytes = records_.at(load.identity.key);
+    const std::vector<std::byte>& bytes = record->second;
     auto from = bytes.begin();
     for (const tier::SectionSpec& before : load.layout->sections().first(load.section_first)) {
       from += static_cast<ptrdiff_t>(before.bytes);

@@ -51,6 +51,7 @@ MissReason Plan::reason() const { return state_->missing.front().reason; }
 std::span<const MissRun> Plan::missing() const { return state_->missing; }
 std::optional<uint64_t> Plan::differs_at() const { return state_->differs_at; }
 uint64_t Plan::loadable_tokens() const { return state_->load.tokens; }
+uint64_t Plan::uncertain_tokens() const { return state_->load.uncertain_tokens; }
 uint64_t Plan::loadable_bytes() const { return state_->load.bytes; }
 uint64_t Plan::approximate_tokens() const { return state_->approximate_tokens; }
 float Plan::approximate_error() const { return state_->approximate_error; }

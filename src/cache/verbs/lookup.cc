@@ -468,6 +468,9 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
   for (uint64_t i = resident; i < hit; ++i) {
     PerClass<bool>& wanted = load.wanted.emplace_back();
     load.keys.push_back(key_of(i));
+    if (cache_.transfers()->PresenceOf(key_of(i)) == tier::Presence::kUnknown) {
+      load.uncertain_tokens += cache_.block_tokens();
+    }
     bool any_needed = false;
     for (uint32_t c = 0; c < classes.count(); ++c) {
       if (!classes.IsNeeded(c, i, hit * cache_.block_tokens())) continue;

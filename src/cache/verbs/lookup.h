@@ -46,6 +46,7 @@ struct LoadList {
   uint64_t blocks = 0;         // blocks of the prompt that would be resident after the load; 0:
                                // nothing to load
   uint64_t tokens = 0;         // of these, after the resident ones
+  uint64_t uncertain_tokens = 0;  // of these, that a remote may have
   uint64_t bytes = 0;          // to be read
   Digest parent_key{};         // of the first entry
   std::vector<Digest> keys{};  // of the blocks from the resident ones to `blocks`

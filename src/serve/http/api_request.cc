@@ -379,6 +379,8 @@ ApiResult<void> ReadTransfer(Fields& fields, ApiCall& call) {
                       "has a 'do_remote_decode' that is neither true nor false");
   }
   call.publishes = call.publishes || (decode != params->end() && *decode == true);
+  const auto prefill = params->find("do_remote_prefill");
+  call.handed_over = prefill != params->end() && *prefill == true;
   return {};
 }
 

@@ -60,6 +60,7 @@ struct ApiCall {
   bool echo = false;                 // of kCompletions: the answer begins with the prompt
   std::vector<CallHint> hints{};
   bool publishes = false;                // answers when another machine can go on with its blocks
+  bool handed_over = false;              // goes on with what another machine has published for it
   bool explain_misses = false;           // says where the prompt differs from what is cached
   std::vector<uint64_t> message_ends{};  // then, of kChat: tokens up to the end of each message
 };

@@ -163,6 +163,19 @@ TEST(ParseCall, ReadsWhatChangesTheLogits) {
   EXPECT_EQ(call.sampling.top_k, 0u);
 }
 
+TEST(ParseCall, ReadsWhatIsHandedOver) {
+  const auto call = [](const std::string& params) {
+    return ParseCall(Endpoint::kCompletions, R"({"prompt": "a", "kv_transfer_params": )" + params + "}")
+        .value();
+  };
+  EXPECT_TRUE(call(R"({"do_remote_prefill": true})").handed_over);
+  EXPECT_FALSE(call(R"({"do_remote_prefill": true})").publishes);
+  EXPECT_FALSE(call(R"({"do_remote_prefill": null})").handed_over);
+  EXPECT_FALSE(call(R"({"do_remote_decode": true})").handed_over);
+  EXPECT_TRUE(call(R"({"do_remote_decode": true})").publishes);
+  EXPECT_FALSE(call("{}").handed_over);
+}
+
 // What clients of OpenAI, vLLM and llama.cpp send unasked.
 TEST(ParseCall, ValuesThatChangeNothingAreTaken) {
   const std::string neutral =

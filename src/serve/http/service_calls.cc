@@ -115,6 +115,7 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
            .sampling = sampling,
            .rules = call.rules,
            .reuse = call.reuse,
+           .handed_over = call.handed_over,
            .approximate_error_max = call.approximate_error_max,
            .keep = call.keep,
            .tenant = caller.tenant,
