@@ -95,6 +95,13 @@ class Sequence:
         Raises: InvalidArgumentError names the layer that was not appended that far.
         """
 
+    def await_layer(self, layer: int, timeout_s: float | None = None) -> bool:
+        """
+        Of a sequence of Ticket.arriving(): waits until a layer of what is loaded is there, or so long: whether it is. Until all layers are, nothing but append() is possible.
+
+        Raises: NotFoundError the load has ended without some of it: nothing of it is to be used.
+        """
+
     def rollback(self, position: int) -> None:
         """
         Truncates to `position` tokens, committed or not. What is published stays in the cache.
@@ -235,12 +242,19 @@ class Ticket:
     @property
     def progress(self) -> LoadProgress:
         """
-        blocks to be loaded, blocks_ready, and their bytes; from_end: meet_tokens, the tokens before what has come; elapsed_us, to its end.
+        blocks to be loaded, blocks_ready, and their bytes; from_end: meet_tokens, the tokens before what has come; by_layer: layers_ready, so many are there; elapsed_us, to its end.
         """
 
     def front(self, tokens: int) -> Plan:
         """
         Of a load from_end: what was resident when it began, pinned once more, as a plan of the first `tokens` of the prompt, to compute from.
+        """
+
+    def arriving(self) -> Plan:
+        """
+        Of a load by_layer some of whose layers are ready: a plan that has the blocks on their way as resident ones. A sequence that is opened from it has the tokens of a layer when Sequence.await_layer() says so.
+
+        Raises: UnsupportedError not by_layer; BusyError no layer is ready, or the load has ended or fails: wait for its end.
         """
 
     def meet(self, tokens: int) -> None:
@@ -439,12 +453,13 @@ class Cache:
         Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan is used up then too.
         """
 
-    def load(self, plan: Plan, *, timeout_s: float | None = None, from_end: bool = False) -> Ticket:
+    def load(self, plan: Plan, *, timeout_s: float | None = None, from_end: bool = False, by_layer: int = 0) -> Ticket:
         """
         Begins to read what the store has of a plan; Ticket.take() gives the plan back, with what came resident.
 
         timeout_s: what is not there by then is left to be computed.
         from_end: the last block first, for a caller that computes the front meanwhile, on Ticket.front(), and says with Ticket.meet() how far it is.
+        by_layer: in so many slices (2 to 8) the first layers of all blocks, then the next ones, for a caller that computes what follows meanwhile, on Ticket.arriving(); 0: whole blocks.
         Raises: NoSpaceError no room for it; UnsupportedError from_end with windows or residual_tokens. The plan is used up in any case.
         """
 

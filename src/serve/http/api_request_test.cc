@@ -165,8 +165,8 @@ TEST(ParseCall, ReadsWhatChangesTheLogits) {
 
 TEST(ParseCall, ReadsWhatIsHandedOver) {
   const auto call = [](const std::string& params) {
-    return ParseCall(Endpoint::kCompletions, R"({"prompt": "a", "kv_transfer_params": )" + params + "}")
-        .value();
+    const std::string body = R"({"prompt": "a", "kv_transfer_params": )" + params + "}";
+    return ParseCall(Endpoint::kCompletions, body).value();
   };
   EXPECT_TRUE(call(R"({"do_remote_prefill": true})").handed_over);
   EXPECT_FALSE(call(R"({"do_remote_prefill": true})").publishes);
