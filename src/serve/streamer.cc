@@ -85,16 +85,17 @@ void Streamer::GoOnWith(Task& task, const Patience& patience, Report& report) {
 }
 
 uint64_t Streamer::TokensToBegin(Task& task, uint64_t wait_us) {
+  StreamedContext* const context = task.sequence().streamed();
+  if (context != nullptr) context->Defer();
+  if (task.NextTokens(1).empty()) return 0;
   uint64_t most = planner_.chunk_tokens();
-  if (StreamedContext* const context = task.sequence().streamed(); context != nullptr) {
-    context->Defer();
+  if (context != nullptr) {
     if (!context->MayStep(wait_us)) return 0;
     most = std::min<uint64_t>(most, context->rows_max());
   } else {
     const auto first_layer = task.sequence().AwaitLayer(0, wait_us);
     if (!first_layer || !*first_layer) return 0;  // a load that failed is taken at the next Tick
   }
-  if (task.NextTokens(1).empty()) return 0;
   BatchEntry entry = {.task = &task, .tokens = task.NextTokens(most).size()};
   if (!planner_.Reserve(entry) || task.ended() || !task.running()) return 0;
   return entry.tokens;

@@ -239,3 +239,33 @@ class FaultyWay:
     def close(self):
         self.server.shutdown()
         self.server.server_close()
+
+
+class Line:
+    """A port before another one, whose answers pass at so many Gbit/s, as over a network."""
+
+    def __init__(self, port, gbit_per_s):
+        self.to, self.bytes_per_s = port, gbit_per_s * 1e9 / 8
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            near = self.listener.accept()[0]
+            far = socket.create_connection(("127.0.0.1", self.to))
+            for source, to, bytes_per_s in ((near, far, None), (far, near, self.bytes_per_s)):
+                threading.Thread(target=self.copy, args=(source, to, bytes_per_s), daemon=True).start()
+
+    @staticmethod
+    def copy(source, to, bytes_per_s):
+        free_at = 0.0  # when what came before has passed
+        try:
+            while piece := source.recv(1 << 18):
+                if bytes_per_s:
+                    free_at = max(free_at, time.monotonic()) + len(piece) / bytes_per_s
+                    time.sleep(max(0.0, free_at - time.monotonic()))
+                to.sendall(piece)
+            to.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # one of the two has ended

@@ -10,6 +10,7 @@ import pytest
 import quire_cli
 import quire_server
 import remote_servers
+import wide_model
 
 sys.path.insert(0, str(quire_cli.REPOSITORY / "examples/disaggregated"))
 
@@ -41,6 +42,28 @@ def fleet(tmp_path, redis, key, *flags):
 def expected(tmp_path_factory):
     with quire_server.serving(tmp_path_factory.mktemp("alone")) as server:
         return client.ask(server.url, {"prompt": TEXT, **ANSWER})["choices"][0]["text"]
+
+
+def test_what_follows_is_computed_as_layers_come(tmp_path, key):
+    """The second server reaches the Redis at half a Gbit/s, so 17 MB take long enough for the rest to begin."""
+    model = wide_model.write(tmp_path / "model")
+    prompt = [(7 * at + at * at) % 256 for at in range(768)]
+    with remote_servers.redis(tmp_path / "redis") as redis:
+        line = remote_servers.Line(redis.port, gbit_per_s=0.5)
+        flags = ["--fleet-key", key, "--load", "always", "--remote"]
+        with (quire_server.serving(tmp_path / "prefill", *flags, f"redis://127.0.0.1:{redis.port}/layers",
+                                   model=model) as prefill,
+              quire_server.serving(tmp_path / "decode", *flags, f"redis://127.0.0.1:{line.port}/layers?timeout=60",
+                                   model=model) as decode):
+            status, read = prefill.ask("/v1/completions", {"prompt": prompt[:512], "max_tokens": 0,
+                                                           "kv_transfer": {"publish": True}})
+            assert status == 200 and read["kv_transfer_params"]["published"], read
+            body = {"prompt": prompt, "ignore_eos": True, **ANSWER}
+            status, answer = decode.ask("/v1/completions", body)
+            assert status == 200, answer
+            assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 512
+            assert answer["choices"][0]["text"] == prefill.ask("/v1/completions", body)[1]["choices"][0]["text"]
+            assert "quire_engine_loads_by_layer_total 1\n" in decode.ask("/metrics")[1]
 
 
 def test_the_second_server_computes_only_the_rest(tmp_path, key, expected):

@@ -106,7 +106,7 @@ struct LoadJob {
   // By layer; null: records are read whole.
   std::unique_ptr<LayerSlices> layers{};
   std::shared_ptr<Arrival> arrival{};  // set by Begin
-  uint32_t telling = 0;                  // threads that call on_layers
+  uint32_t telling = 0;                // threads that call on_layers
   bool twins_failed = false;
   bool device_failed = false;  // what came is not in its slots
 

@@ -128,6 +128,9 @@ void AddEngine(Snapshot& to, const EngineStats& stats) {
              D(stats.recomputed_tokens));
   to.Counter("quire_engine_loads_total", "Prompts of which the store had something.",
              D(stats.loads));
+  to.Counter("quire_engine_loads_by_layer_total",
+             "Prompts of which the rest was computed in the layers that had come.",
+             D(stats.loads_by_layer));
   to.Counter("quire_engine_loaded_tokens_total", "Prompt tokens that came from the store.",
              D(stats.loaded_tokens));
   to.Counter("quire_engine_streams_total",

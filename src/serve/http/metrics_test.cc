@@ -90,6 +90,7 @@ TEST(Metrics, OfTheWholeServer) {
                                 .decode_tokens = 64,
                                 .recomputed_tokens = 65,
                                 .loads = 66,
+                                .loads_by_layer = 77,
                                 .loaded_tokens = 67,
                                 .streamed = 68,
                                 .streams_renewed = 69,
@@ -153,6 +154,7 @@ quire_engine_tokens_total{kind="prompt"} 63
 quire_engine_tokens_total{kind="decode"} 64
 quire_engine_recomputed_tokens_total 65
 quire_engine_loads_total 66
+quire_engine_loads_by_layer_total 77
 quire_engine_loaded_tokens_total 67
 quire_engine_streams_total 68
 quire_engine_renewed_streams_total 69
