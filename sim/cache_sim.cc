@@ -315,7 +315,7 @@ class CacheSim : private Machine {
                     .damaged = store_->stats().records_damaged,
                     .is_calm = calm() && !hurries};
     const bool meets = meets_ && order_prng_.NextChance(2);
-    load.by_layer = !meets && order_prng_.NextChance(2);
+    load.by_layer = !meets && layer_prng_.NextChance(4);
     const LoadOrder other = load.by_layer ? LoadOrder::kByLayer : LoadOrder::kFromFront;
     auto ticket = side.cache->Load(std::move(plan),
                                    {.timeout_us = hurries ? 1 + prng_.NextBelow(3000) : 0,
@@ -324,6 +324,10 @@ class CacheSim : private Machine {
     if (!ticket) return;
     load.ticket = *std::move(ticket);
     if (meets) BeginFront(side, load);
+    // Most loads are short, so their first layers are looked for at once.
+    for (int tries = 0; load.by_layer && tries < 30 && !BeginArriving(side, load); ++tries) {
+      transfers_->Tick(5);
+    }
     side.loads.push_back(std::move(load));
   }
 
@@ -381,7 +385,7 @@ class CacheSim : private Machine {
       return Erase(MateOf(load.origin.party), 2 + order_prng_.NextBelow(2));
     }
     if (load.by_layer) {
-      const bool may_begin = load.front.sequence == nullptr && order_prng_.NextChance(2);
+      const bool may_begin = load.front.sequence == nullptr && layer_prng_.NextChance(2);
       if (may_begin && BeginArriving(side, load)) return;
     } else if (load.front.sequence != nullptr && order_prng_.NextChance(2)) {
       return ComputeFront(load);
@@ -755,7 +759,8 @@ class CacheSim : private Machine {
     return loaded;
   }
 
-  Prng order_prng_{options_.seed ^ 0x3e57};  // of loads from the end and by layer
+  Prng order_prng_{options_.seed ^ 0x3e57};  // of loads from the end
+  Prng layer_prng_{options_.seed ^ 0x1a7e};  // of loads by layer
   PassingClock transfers_clock_{clock_};
   CacheOptions cache_options_;
   const std::array<Identity, 2> identities_ = TwoIdentities();
