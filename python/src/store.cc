@@ -18,9 +18,6 @@
 namespace quire::python {
 namespace {
 
-// Waits no longer than this at a time, so that Ctrl-C and other threads get their turn.
-constexpr uint64_t kWaitStepUs = 20'000;
-
 void Open(PyDiskStore* self, const std::filesystem::path& directory, uint64_t cap_bytes,
           double commit_interval_s, uint64_t staging_bytes, uint64_t scrub_bytes_per_s,
           uint64_t warm_bytes, const std::string& remote,
@@ -55,13 +52,10 @@ void Flush(const PyDiskStore& self) {
     store.reset();  // before it is told: after Close nothing has the directory
     promise.set_value(std::move(flushed));
   }).detach();
-  const auto ended = [&] {
+  AwaitInSteps(std::nullopt, [&](uint64_t step_us) {
     const GilFree free;
-    return outcome.wait_for(std::chrono::microseconds(kWaitStepUs)) == std::future_status::ready;
-  };
-  while (!ended()) {
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
+    return outcome.wait_for(std::chrono::microseconds(step_us)) == std::future_status::ready;
+  });
   Value(outcome.get());
 }
 

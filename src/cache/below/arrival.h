@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "quire/error.h"
 #include "transfer/transfers.h"
 
 namespace quire::cache {
@@ -36,14 +35,10 @@ class Arrival {
   uint32_t ready() const { return ready_; }
   bool is_whole() const { return ready_ == layers_; }
   bool has_ended() const { return ended_; }
-  /// As Sequence::AwaitLayer.
-  Result<bool> Await(uint32_t layer, uint64_t wait_us) const {
+  /// Waits at most so long until a layer is there, or the load has ended: whether one of these is.
+  bool Await(uint32_t layer, uint64_t wait_us) const {
     const auto is_known = [&] { return ready_ > layer || ended_; };
-    if (!is_known() && (wait_us == 0 || !transfers_.Await(is_known, wait_us))) return false;
-    if (ended_ && !is_whole()) {
-      return Fail(ErrorCode::kNotFound, "load: a block did not come; begin with those that did");
-    }
-    return true;
+    return is_known() || (wait_us > 0 && transfers_.Await(is_known, wait_us));
   }
 
  private:

@@ -80,7 +80,12 @@ std::shared_ptr<const Arrival> SequenceImpl::arrival() const {
 Result<bool> SequenceImpl::AwaitLayer(uint32_t layer, uint64_t wait_us) {
   const auto arrival = this->arrival();
   if (arrival == nullptr) return true;
-  return arrival->Await(layer, wait_us);
+  if (!arrival->Await(layer, wait_us)) return false;
+  if (arrival->has_ended()) {
+    MutexLock lock(mutex_);
+    QUIRE_TRY(CheckArrived("await"));
+  }
+  return true;
 }
 
 bool SequenceImpl::arrives() const {
@@ -93,7 +98,7 @@ Result<void> SequenceImpl::CheckArrived(std::string_view verb) const {
   const bool fails = arrival_->has_ended();
   return Fail(fails ? ErrorCode::kNotFound : ErrorCode::kBusy,
               fmt::format("{}: sequence {}: {}", verb, id_.number(),
-                          fails ? "a block of the load that it began with did not come"
+                          fails ? "a block of its load did not come; begin with those that did"
                                 : "not all layers of what is loaded are there"));
 }
 
