@@ -28,8 +28,8 @@ std::vector<TokenId> ToTokens(nb::handle tokens);
 /// Errors: kInvalidArgument not above zero, or too long
 uint64_t ToMicros(std::optional<double> seconds);
 
-/// Waits in short steps, so that Ctrl-C is heard and other threads get their turn: until `wait(step_us)` is true, or so many
-/// seconds have passed (none: no limit). Whether it was.
+/// Waits in short steps, so that Ctrl-C is heard and other threads get their turn: until
+/// `wait(step_us)` is true, or so many seconds have passed (none: no limit). Whether it was.
 template <typename Wait>
 bool AwaitInSteps(std::optional<double> timeout_s, const Wait& wait) {
   constexpr uint64_t kStepUs = 20'000;
