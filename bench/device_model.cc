@@ -62,6 +62,13 @@ class Batch {
         sink_(backend.device()) {}
 
   uint64_t bytes() const { return bytes_; }
+  /// Launches, copies and zeros of a step.
+  uint64_t Calls() {
+    Decode(0);
+    const uint64_t before = device_.calls();
+    Decode(1);
+    return device_.calls() - before;
+  }
 
   /// Seconds for token `at` of each sequence; they come in order.
   double Decode(uint32_t at) {
@@ -133,8 +140,9 @@ Result<Subject> Step(cuda::Backend& backend, const StepShape& of) {
                .less_is_better = true,
                .amount = 1e3 / kDecoded,
                .places = kDecoded,
-               .slice = fmt::format("1 token of {} sequences after {} tokens, {} layers, {} MB",
-                                    of.batch, of.depth, of.config.layers, batch->bytes() >> 20),
+               .slice = fmt::format(
+                   "1 token of {} sequences after {} tokens, {} layers, {} MB, {} calls", of.batch,
+                   of.depth, of.config.layers, batch->bytes() >> 20, batch->Calls()),
                .work = [=](uint32_t token) { return batch->Decode(token); },
                .floor = [=](uint32_t) { return batch->Read(); }};
 }

@@ -50,7 +50,8 @@ enum class LockRank : uint16_t {
   kCache = 20,          // cache::LockedState: index, accounts, slots
   kPool = 30,           // pool::Pool
   kDeviceOps = 35,      // cuda: staging memory of block operations
-  kDeviceStreams = 36,  // env: streams of a device that is the host
+  kDeviceWaiting = 36,  // cuda: what waits to be launched together
+  kDeviceStreams = 37,  // env: streams of a device that is the host
   kBlockStoreC = 39,    // embed: batches of a quire_store that ended
   kBlockStore = 40,     // store: batches of a BlockStore
   kTransfers = 41,      // transfer::Transfers: the store, and what is under way there

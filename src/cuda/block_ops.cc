@@ -180,14 +180,14 @@ class DeviceBlockOps final : public BlockOps {
     const auto* const first = static_cast<const std::byte*>(rows.data) +
                               int64_t{row_begin} * rows.token_stride * value_bytes;
     if (device_.Owns(first)) {
-      return device_.Launch(WriteArgs{.stream = stream,
-                                      .rows = first,
-                                      .dtype = rows.dtype,
-                                      .token_stride = rows.token_stride,
-                                      .head_stride = rows.head_stride,
-                                      .token_begin = at.begin,
-                                      .tokens = at.count,
-                                      .slot = slot});
+      return device_.Write({.layout = stream,
+                            .dtype = rows.dtype,
+                            .token_stride = rows.token_stride,
+                            .head_stride = rows.head_stride},
+                           {.rows = first,
+                            .slot = slot,
+                            .token_begin = at.begin,
+                            .tokens = static_cast<uint16_t>(at.count)});
     }
     MutexLock lock(mutex_);
     const uint64_t row_bytes = stream.dim * static_cast<uint64_t>(value_bytes);
@@ -204,21 +204,21 @@ class DeviceBlockOps final : public BlockOps {
       device_.Copy(staged.bytes, staging_.as<void>(),
                    {.bytes = static_cast<uint64_t>(to - staged.bytes)});
       staged.fence = device_.Record();
-      device_.Launch(WriteArgs{.stream = HeadsOf(stream, piece),
-                               .rows = staging_.as<std::byte>(),
-                               .dtype = rows.dtype,
-                               .token_stride = int64_t{stream.dim} * piece.heads,
-                               .head_stride = stream.dim,
-                               .token_begin = at.begin + piece.token_begin,
-                               .tokens = piece.tokens,
-                               .slot = slot});
+      device_.Write({.layout = HeadsOf(stream, piece),
+                     .dtype = rows.dtype,
+                     .token_stride = int64_t{stream.dim} * piece.heads,
+                     .head_stride = stream.dim},
+                    {.rows = staging_.as<std::byte>(),
+                     .slot = slot,
+                     .token_begin = at.begin + piece.token_begin,
+                     .tokens = static_cast<uint16_t>(piece.tokens)});
     }
   }
 
   void Encode(const StreamLayout& open, const std::byte* open_slot, const StreamLayout& sealed,
               std::byte* sealed_slot) override {
-    device_.Launch(EncodeArgs{
-        .open = open, .sealed = sealed, .open_slot = open_slot, .sealed_slot = sealed_slot});
+    device_.Seal({.open = open, .sealed = sealed},
+                 {.open_slot = open_slot, .sealed_slot = sealed_slot});
   }
 
   void Checksum(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc) override {

@@ -195,6 +195,58 @@ TEST_F(CudaBlockOps, BlocksAreSealedAsTheHostSealsThem) {
   }
 }
 
+// Operations wait for each other and are launched together. Slots, streams and tokens are few, so
+// that many of them touch what others touch.
+TEST_F(CudaBlockOps, OperationsThatWaitHaveTheEffectOfTheirOrder) {
+  std::array opens = {Layout(Codec::kF16, InnerAxis::kToken, 24, 16, false),
+                      Layout(Codec::kF16, InnerAxis::kDim, 32, 16, true),
+                      Layout(Codec::kF32, InnerAxis::kToken, 8, 16, false)};
+  opens.back().heads = 2;
+  uint64_t slot_bytes = 0;
+  for (StreamLayout& open : opens) {
+    open.scale_head_stride_bytes = codec::ScaleBytes(Codec::kInt8, open.block_tokens);
+    open.offset_bytes += slot_bytes;
+    open.scale_offset_bytes += slot_bytes;
+    slot_bytes = SlotBytes(open);
+  }
+  const std::vector<float> values = SomeValues(4096);
+  auto* const there = static_cast<float*>(device_->Allocate(values.size() * 4).value());
+  device_->CopyIn(values.data(), values.size() * 4, there);
+  std::vector<std::byte> want(4 * slot_bytes);
+  std::vector<std::byte> got = want;
+  constexpr uint32_t kOperations = 2000;
+  uint64_t calls = 0;
+  OnDevice(got, [&](std::byte* slots) {
+    const uint64_t before = device_->calls();
+    for (uint32_t i = 0; i < kOperations; ++i) {
+      const StreamLayout& open = opens[prng_.NextBelow(prng_.NextChance(9) ? opens.size() : 2)];
+      if (prng_.NextChance(4)) {
+        // Of what is open, that is slots 0 and 1, to where something is written too.
+        const uint64_t from = prng_.NextBelow(2) * slot_bytes;
+        const uint64_t to = (2 + prng_.NextBelow(2)) * slot_bytes;
+        StreamLayout sealed = open;
+        sealed.codec = Codec::kInt8;
+        host_.Encode(open, want.data() + from, sealed, want.data() + to);
+        ops_->Encode(open, slots + from, sealed, slots + to);
+        continue;
+      }
+      const uint64_t at = prng_.NextBelow(4) * slot_bytes;
+      const auto begin = static_cast<uint32_t>(prng_.NextBelow(16));
+      const uint32_t count = prng_.NextChance(2) ? 1 : 16 - begin;
+      const uint64_t first = prng_.NextBelow(512);
+      RowsView rows{.data = values.data() + first, .token_stride = 100, .head_stride = open.dim};
+      host_.WriteRows(open, rows, 3, {.begin = begin, .count = count}, want.data() + at);
+      if (!prng_.NextChance(10)) rows.data = there + first;
+      ops_->WriteRows(open, rows, 3, {.begin = begin, .count = count}, slots + at);
+    }
+    Must(ops_->Synchronize());
+    calls = device_->calls() - before;
+  });
+  EXPECT_EQ(got, want);
+  EXPECT_LT(calls, kOperations * 3 / 4);
+  device_->Free(there);
+}
+
 TEST_F(CudaBlockOps, ChecksumsAreCrc32c) {
   for (const uint64_t bytes : {1, 16, 255, 256, 257, 272, 4000, 32768, 32784, 70001, 131072}) {
     std::vector<std::byte> slot = SomeBytes(3 * (bytes + 16));

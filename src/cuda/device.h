@@ -3,17 +3,20 @@
 #ifndef QUIRE_CUDA_DEVICE_H_
 #define QUIRE_CUDA_DEVICE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string_view>
 
+#include "base/mutex.h"
 #include "cuda/kernels/attend.h"
 #include "cuda/kernels/blocks.h"
 #include "cuda/kernels/bulk.h"
 #include "cuda/kernels/floors.h"
 #include "cuda/kernels/mma_attend.h"
 #include "cuda/kernels/model.h"
+#include "cuda/waiting_blocks.h"
 #include "quire/block_ops.h"
 #include "quire/env.h"
 #include "quire/error.h"
@@ -64,6 +67,13 @@ class Device {
   void Copy(const void* from, void* to, const CopyShape& shape) {
     Copy(from, to, shape, Stream::kCompute);
   }
+  /// Rows into an open slot, and a block to be sealed, in the order of kCompute. They wait for
+  /// others until the next call of another kind on it, and are launched together.
+  void Write(const WrittenStream& stream, const WrittenBlock& block);
+  void Seal(const SealedStream& stream, const SealedBlock& block);
+  /// Launches, copies and zeros that this device was asked for so far.
+  uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+
   /// Zeroes the runs that `to_stride_bytes` describes.
   virtual void Zero(void* to, const CopyShape& shape, Stream stream) = 0;
   void Zero(void* to, const CopyShape& shape) { Zero(to, shape, Stream::kCompute); }
@@ -108,6 +118,18 @@ class Device {
   virtual void Launch(const ReadFloorArgs& args) = 0;
   virtual void Launch(const MultiplyFloorArgs& args) = 0;
   virtual void Launch(const MatrixFloorArgs& args) = 0;
+
+ protected:
+  /// Begins every call but those that launch what waits.
+  void LaunchWaiting();
+  void CountCall() { calls_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  void LaunchAll() QUIRE_REQUIRES(waiting_mutex_);
+
+  std::atomic<uint64_t> calls_ = 0;
+  Mutex waiting_mutex_{LockRank::kDeviceWaiting};
+  WaitingBlocks waiting_ QUIRE_GUARDED_BY(waiting_mutex_);
 };
 
 /// Memory of a device that grows to the largest use and stays.

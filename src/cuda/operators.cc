@@ -8,6 +8,7 @@
 
 #include "base/bits.h"
 #include "cuda/sender.h"
+#include "cuda/upload.h"
 #include "env/host_buffer.h"
 
 namespace quire::cuda {
@@ -18,8 +19,6 @@ using model::LayerWeights;
 using model::ModelConfig;
 using model::PackedMatrix;
 using model::Rows;
-
-constexpr uint32_t kLogitRows = 32;  // at a time
 
 constexpr Round RoundOf(ComputeType type) { return static_cast<Round>(type); }
 static_assert(RoundOf(ComputeType::kF32) == Round::kF32 &&
@@ -33,12 +32,10 @@ class DeviceOperators final : public model::Operators {
         model_(model),
         arithmetic_(arithmetic),
         sender_(device),
-        tokens_(device),
-        angles_(device),
-        wanted_(device),
+        inputs_(device),
         logits_(device),
         outgoing_(device.host_allocator(),
-                  uint64_t{kLogitRows} * model.config.vocab * sizeof(float), "logits") {
+                  uint64_t{kPickedMax} * model.config.vocab * sizeof(float), "logits") {
     for (auto& rows : rows_) rows = std::make_unique<DeviceBuffer>(device);
   }
   ~DeviceOperators() override {
@@ -76,18 +73,20 @@ class DeviceOperators final : public model::Operators {
       const uint64_t values = RowValues(config(), static_cast<Rows>(kind));
       QUIRE_TRY(rows_[kind]->Reserve(count_ * values * sizeof(float)));
     }
-    QUIRE_TRY(tokens_.Reserve(tokens.size_bytes()));
-    sender_.Send(tokens.data(), tokens.size_bytes(), tokens_.as<void>());
     // Cosines are the host's: docs/numerics.md has them from its library.
-    host_angles_.resize(uint64_t{count_} * head_dim);
+    angles_.resize(uint64_t{count_} * head_dim);
     executor.ParallelFor(count_, [&](uint32_t row, uint32_t) {
-      model_.rope.Angles(positions[row], host_angles_.data() + uint64_t{row} * head_dim);
+      model_.rope.Angles(positions[row], angles_.data() + uint64_t{row} * head_dim);
     });
-    QUIRE_TRY(angles_.Reserve(host_angles_.size() * sizeof(float)));
-    sender_.Send(host_angles_.data(), host_angles_.size() * sizeof(float), angles_.as<void>());
+    upload_.Clear();
+    upload_.Add(angles_);
+    const uint64_t tokens_at = upload_.Add(tokens.data(), tokens.size());
+    QUIRE_TRY(inputs_.Reserve(upload_.bytes().size()));
+    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), inputs_.as<void>());
     if (model_.weights.embedding().panels == nullptr) return {};
+    const std::byte* const there = inputs_.as<std::byte>() + tokens_at;
     device_.Launch(EmbedArgs{.embedding = PanelsOf(model_.weights.embedding()),
-                             .tokens = tokens_.as<int32_t>(),
+                             .tokens = reinterpret_cast<const int32_t*>(there),
                              .hidden = Data(Rows::kHidden),
                              .rows = count_});
     return {};
@@ -118,45 +117,40 @@ class DeviceOperators final : public model::Operators {
 
   void Multiply(const PackedMatrix& matrix, const std::vector<float>& bias, Rows x,
                 Rows y) override {
-    device_.Launch(MatmulArgs{.w = PanelsOf(matrix),
-                              .x = Data(x),
-                              .bias = There(bias),
-                              .y = Data(y),
-                              .rows = count_,
-                              .round = RoundOf(model_.compute),
-                              .mma = IsMma(matrix)});
+    device_.Launch(
+        MatmulArgs{.w = PanelsOf(matrix),
+                   .x = Data(x),
+                   .x_round = RoundOf(x == Rows::kAttended ? model_.compute : ComputeType::kF32),
+                   .bias = There(bias),
+                   .y = Data(y),
+                   .rows = count_,
+                   .round = RoundOf(model_.compute),
+                   .mma = IsMma(matrix)});
   }
 
   void Rotate(const LayerWeights& layer, bool factors) override {
     const uint64_t qkv = RowValues(config(), Rows::kQkv);
-    HeadsArgs args{.x = Data(Rows::kQkv),
-                   .out = Data(Rows::kQueries),
-                   .angles = angles_.as<float>(),
-                   .weight = There(layer.q_norm),
-                   .factors = factors ? There(layer.query_factors) : nullptr,
-                   .x_stride = qkv,
-                   .out_stride = config().query_dim(),
-                   .rows = count_,
-                   .heads = config().query_heads,
-                   .head_dim = config().head_dim,
-                   .eps = config().norm_eps,
-                   .round = RoundOf(model_.compute)};
-    device_.Launch(args);
-    args.out = Data(Rows::kQkv) + config().query_dim();
-    args.x = args.out;
-    args.out_stride = qkv;
-    args.heads = config().kv_heads;
-    args.weight = There(layer.k_norm);
-    args.factors = factors ? There(layer.key_factors) : nullptr;
-    device_.Launch(args);
+    device_.Launch(HeadsArgs{.x = Data(Rows::kQkv),
+                             .queries = {.out = Data(Rows::kQueries),
+                                         .weight = There(layer.q_norm),
+                                         .factors = factors ? There(layer.query_factors) : nullptr,
+                                         .out_stride = config().query_dim(),
+                                         .heads = config().query_heads},
+                             .keys = {.out = Data(Rows::kQkv) + config().query_dim(),
+                                      .weight = There(layer.k_norm),
+                                      .factors = factors ? There(layer.key_factors) : nullptr,
+                                      .out_stride = qkv,
+                                      .heads = config().kv_heads},
+                             .angles = inputs_.as<float>(),
+                             .x_stride = qkv,
+                             .rows = count_,
+                             .head_dim = config().head_dim,
+                             .eps = config().norm_eps,
+                             .round = RoundOf(model_.compute)});
   }
 
-  void RoundAttended() override {
-    if (model_.compute == ComputeType::kF32) return;
-    device_.Launch(AddArgs{.x = Data(Rows::kAttended),
-                           .count = count_ * uint64_t{config().query_dim()},
-                           .round = RoundOf(model_.compute)});
-  }
+  // The product rounds what it reads of them.
+  void RoundAttended() override {}
 
   void Gate() override {
     device_.Launch(GateArgs{.gate_up = Data(Rows::kGateUp),
@@ -173,17 +167,21 @@ class DeviceOperators final : public model::Operators {
                            .round = RoundOf(model_.compute)});
   }
 
+  void AddNorm(const std::vector<float>& weight) override {
+    NormArgs args = NormOf(weight, Data(Rows::kNormed), count_);
+    args.added = Data(Rows::kAdded);
+    device_.Launch(args);
+  }
+
   Result<void> Logits(std::span<const uint32_t> rows, std::span<float* const> outputs) override {
     const uint64_t vocab_bytes = config().vocab * sizeof(float);
-    const auto at_once = static_cast<uint32_t>(std::min<size_t>(rows.size(), kLogitRows));
-    QUIRE_TRY(wanted_.Reserve(at_once * sizeof(uint32_t)));
-    QUIRE_TRY(logits_.Reserve(at_once * vocab_bytes));
-    for (size_t begin = 0; begin < rows.size(); begin += kLogitRows) {
-      const auto some = rows.subspan(begin, std::min<size_t>(kLogitRows, rows.size() - begin));
+    QUIRE_TRY(logits_.Reserve(std::min<size_t>(rows.size(), kPickedMax) * vocab_bytes));
+    for (size_t begin = 0; begin < rows.size(); begin += kPickedMax) {
+      const auto some = rows.subspan(begin, std::min<size_t>(kPickedMax, rows.size() - begin));
       const auto count = static_cast<uint32_t>(some.size());
-      sender_.Send(some.data(), some.size_bytes(), wanted_.as<void>());
       NormArgs norm = NormOf(model_.weights.final_norm(), Data(Rows::kNormed), count);
-      norm.row_numbers = wanted_.as<uint32_t>();
+      norm.picks = true;
+      std::ranges::copy(some, norm.picked);
       device_.Launch(norm);
       device_.Launch(MatmulArgs{.w = PanelsOf(model_.weights.head()),
                                 .x = Data(Rows::kNormed),
@@ -204,7 +202,6 @@ class DeviceOperators final : public model::Operators {
  private:
   const ModelConfig& config() const { return model_.config; }
 
-  /// Inputs are rounded to the type that the model computes in: products take them as they are.
   bool IsMma(const PackedMatrix& matrix) const {
     return arithmetic_ == Arithmetic::kMma16 && matrix.type != ComputeType::kF32 &&
            matrix.type == model_.compute && matrix.k % kProductDepth == 0;
@@ -212,7 +209,6 @@ class DeviceOperators final : public model::Operators {
 
   NormArgs NormOf(const std::vector<float>& weight, float* out, uint32_t rows) {
     return {.x = Data(Rows::kHidden),
-            .row_numbers = nullptr,
             .weight = There(weight),
             .out = out,
             .n = config().hidden,
@@ -253,12 +249,11 @@ class DeviceOperators final : public model::Operators {
   uint32_t count_ = 0;                              // rows of the pass
   std::array<std::unique_ptr<DeviceBuffer>, model::kRowsKinds> rows_;
   Sender sender_;
-  DeviceBuffer tokens_;
-  DeviceBuffer angles_;
-  DeviceBuffer wanted_;
+  Upload upload_;
+  DeviceBuffer inputs_;  // angles [rows, head_dim], then tokens [rows]
   DeviceBuffer logits_;
-  const HostBuffer outgoing_;       // [kLogitRows, vocab]: one copy, and no row waits for another
-  std::vector<float> host_angles_;  // [rows, head_dim]
+  const HostBuffer outgoing_;  // [kPickedMax, vocab]: one copy, and no row waits for another
+  std::vector<float> angles_;  // [rows, head_dim]
 };
 
 }  // namespace

@@ -239,6 +239,47 @@ TEST_P(CudaOperators, LogitsOfMma16DependOnPositionAlone) {
   EXPECT_NE(error, 0.0) << "the classes have bits of their own";
 }
 
+// What the host asks a device for does not grow with sequences. (28 layers and 32 sequences, a step
+// of Qwen3-0.6B, have 328 calls at most: two minutes here.)
+TEST_P(CudaOperators, AStepOfManySequencesHasFewCalls) {
+  ModelConfig config = ConfigOf(GetParam().family);
+  const auto there =
+      Model::Create(
+          config, model::RandomTensors(config, GetParam().type, 3),
+          {.operators =
+               [&](const model::ForwardModel& model) { return MakeOperators(*device_, model); }})
+          .value();
+  const auto cache = MakeCacheOf(config, /*on_device=*/true);
+  const auto executor = MakeThreadPool(1);
+  constexpr uint32_t kSequences = 12;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  std::vector<std::vector<TokenId>> prompts;
+  for (uint32_t i = 0; i < kSequences; ++i) {
+    prompts.push_back(model::SomeTokens(16, config.vocab, i));
+    sequences.push_back(model::OpenSequence(*cache, *there, prompts.back()));
+  }
+  std::vector<float> logits(uint64_t{kSequences} * config.vocab);
+  const auto calls_of = [&](uint32_t begin, uint32_t end) {
+    std::vector<StepItem> items;
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      items.push_back({.sequence = sequences[i].get(),
+                       .tokens = std::span(prompts[i]).subspan(begin, end - begin),
+                       .logits = logits.data() + uint64_t{i} * config.vocab});
+    }
+    const uint64_t before = device_->calls();
+    Must(there->Step(items, *attention_, *executor));
+    return device_->calls() - before;
+  };
+  calls_of(0, 14);
+  const uint64_t decoded = calls_of(14, 15);
+  // Blocks end in this one: they are sealed where codecs encode, and their checksums are taken.
+  const uint64_t sealed = calls_of(15, 16);
+  // Where layers have windows of their own, so have plans.
+  const uint64_t plans = config.window_tokens == 0 ? 1 : 2;
+  EXPECT_LE(decoded, config.layers * 11 + 4 + plans * 4);
+  EXPECT_LE(sealed, decoded + config.layers + 3 * kSequences);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, CudaOperators,
                          testing::Values(Case{Family::kQwen3, ComputeType::kBf16, Codec::kBf16},
                                          Case{Family::kQwen3, ComputeType::kF16, Codec::kInt8},

@@ -87,8 +87,14 @@ class CpuOperators final : public Operators {
   }
 
   void Add() override {
+    ForRows([&](uint32_t row) { AddTo(Row(Rows::kHidden, row), row); });
+  }
+
+  void AddNorm(const std::vector<float>& weight) override {
     ForRows([&](uint32_t row) {
-      AddRow(Row(Rows::kAdded, row), config().hidden, model_.compute, Row(Rows::kHidden, row));
+      float* const hidden = Row(Rows::kHidden, row);
+      AddTo(hidden, row);
+      NormTo(hidden, weight, Row(Rows::kNormed, row));
     });
   }
 
@@ -117,6 +123,9 @@ class CpuOperators final : public Operators {
             .round = model_.compute};
   }
 
+  void AddTo(float* hidden, uint32_t row) {
+    AddRow(Row(Rows::kAdded, row), config().hidden, model_.compute, hidden);
+  }
   void NormTo(const float* x, const std::vector<float>& weight, float* out) const {
     RmsNorm(x, weight.data(), config().hidden, config().norm_eps, model_.compute, out);
   }

@@ -50,6 +50,7 @@ class ForwardPass::Layers {
       ++layer_;
       if (layer_ < config_.layers && patience.IsOver()) return false;
     }
+    operators_.Add();
     if (rows_.out == nullptr) {
       QUIRE_TRY(Logits());
     } else {
@@ -98,7 +99,11 @@ class ForwardPass::Layers {
   // Up to what each item attends to in front of what memory has of it.
   Result<void> BeginAttention(const LayerWeights& weights) {
     const LayerStreams streams = items_.front().sequence->Streams(layer_);
-    operators_.Norm(weights.input_norm);
+    if (layer_ == 0) {
+      operators_.Norm(weights.input_norm);
+    } else {
+      operators_.AddNorm(weights.input_norm);  // what the layer before gave
+    }
     Multiply(weights.qkv, weights.qkv_bias, Rows::kNormed, Rows::kQkv, &AdapterLayer::qkv);
     operators_.Rotate(weights, !IsIdentity(streams.key.codec));
     QUIRE_TRY(AppendRows(layer_));
@@ -134,17 +139,15 @@ class ForwardPass::Layers {
     QUIRE_TRY(Attend());
     operators_.RoundAttended();
     Multiply(weights.out, weights.out_bias, Rows::kAttended, Rows::kAdded, &AdapterLayer::out);
-    operators_.Add();
     return {};
   }
 
   void FeedForward(const LayerWeights& weights) {
-    operators_.Norm(weights.attention_norm);
+    operators_.AddNorm(weights.attention_norm);
     Multiply(weights.gate_up, weights.gate_up_bias, Rows::kNormed, Rows::kGateUp,
              &AdapterLayer::gate_up);
     operators_.Gate();
     Multiply(weights.down, weights.down_bias, Rows::kGated, Rows::kAdded, &AdapterLayer::down);
-    operators_.Add();
   }
 
   Result<void> AppendRows(uint32_t layer) {

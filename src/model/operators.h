@@ -103,6 +103,8 @@ class Operators {
   virtual void Gate() = 0;
   /// Adds kAdded to kHidden.
   virtual void Add() = 0;
+  /// Add, then Norm.
+  virtual void AddNorm(const std::vector<float>& weight) = 0;
   /// The logits of some rows of kHidden, there when the call returns.
   ///
   /// Shape:  outputs: for each of `rows` [vocab], the host's

@@ -35,6 +35,7 @@ class HostDevice final : public Device {
  public:
   explicit HostDevice(LateStreams* streams) : streams_(streams) {}
   ~HostDevice() override {
+    LaunchWaiting();
     if (streams_ != nullptr) streams_->RunAll();
   }
   HostDevice(const HostDevice&) = delete;
@@ -53,6 +54,7 @@ class HostDevice final : public Device {
   }
   void Free(void* memory) override {
     if (memory == nullptr) return;
+    LaunchWaiting();
     // A device that failed still frees.
     if (streams_ != nullptr) streams_->RunUpTo(streams_->Now(Number(Stream::kCompute)));
     MutexLock lock(mutex_);
@@ -91,9 +93,11 @@ class HostDevice final : public Device {
   }
 
   void Order(Stream before, Stream after) override {
+    LaunchWaiting();
     if (streams_ != nullptr) streams_->Order(Number(before), Number(after));
   }
   std::unique_ptr<Fence> Record(Stream stream) override {
+    LaunchWaiting();
     if (streams_ == nullptr) return nullptr;
     const LateStreams::Mark mark = streams_->Now(Number(stream));
     std::unique_ptr<Fence> fence(new (std::nothrow) LateFence(*streams_, mark));
@@ -104,6 +108,7 @@ class HostDevice final : public Device {
     return streams_ == nullptr ? Result<void>() : streams_->outcome();
   }
   Result<void> Synchronize(Stream stream) override {
+    LaunchWaiting();
     if (streams_ != nullptr) streams_->RunUpTo(streams_->Now(Number(stream)));
     return outcome();
   }
@@ -140,17 +145,16 @@ class HostDevice final : public Device {
         [args](Thread& self) { FoldKernel<Thread>(self, args).Run(); });
   }
   void Launch(const WriteArgs& args) override {
-    Run(args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
-        [args](Thread& self) { WriteRow(self, args); });
+    RunWaiting(WriteBlocks(args), WriteSharedBytes(args),
+               [args](Thread& self) { WriteRow(self, args); });
   }
   void Launch(const ReadArgs& args) override {
     Run(args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
         [args](Thread& self) { ReadRow(self, args); });
   }
   void Launch(const EncodeArgs& args) override {
-    using Kernel = EncodeKernel<Thread>;
-    Run(Kernel::Blocks(args.open), kBlockThreads, Kernel::SharedBytes(args.open.dim),
-        [args](Thread& self) { Kernel(self, args).Run(); });
+    RunWaiting(EncodeBlocks(args), EncodeSharedBytes(args),
+               [args](Thread& self) { EncodeKernel<Thread>(self, args).Run(); });
   }
   void Launch(const ChecksumArgs& args, Stream stream) override {
     using Kernel = ChecksumKernel<Thread>;
@@ -171,7 +175,7 @@ class HostDevice final : public Device {
     Run(args.rows, kModelThreads, kNormSharedBytes, [args](Thread& self) { NormRow(self, args); });
   }
   void Launch(const HeadsArgs& args) override {
-    Run(args.rows * args.heads, kHeadThreads, kNormSharedBytes,
+    Run(HeadBlocks(args), kHeadThreads, kNormSharedBytes,
         [args](Thread& self) { RotateHead(self, args); });
   }
   void Launch(const GateArgs& args) override {
@@ -227,13 +231,26 @@ class HostDevice final : public Device {
   }
   void RunOn(Stream stream, uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
              std::function<void(Thread&)> kernel) {
-    Do(stream, [=, this, kernel = std::move(kernel)] {
+    Do(stream, Grid(blocks, threads, shared_bytes, std::move(kernel)));
+  }
+  void RunWaiting(uint32_t blocks, uint32_t shared_bytes, std::function<void(Thread&)> kernel) {
+    Enqueue(Stream::kCompute, Grid(blocks, kBlockThreads, shared_bytes, std::move(kernel)));
+  }
+  std::function<void()> Grid(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
+                             std::function<void(Thread&)> kernel) {
+    return [=, this, kernel = std::move(kernel)] {
       MutexLock lock(mutex_);
       grid_.Run(blocks, threads, shared_bytes, kernel);
-    });
+    };
   }
   template <typename Work>
   void Do(Stream stream, Work work) {
+    LaunchWaiting();
+    Enqueue(stream, std::move(work));
+  }
+  template <typename Work>
+  void Enqueue(Stream stream, Work work) {
+    CountCall();
     if (streams_ == nullptr) return work();
     streams_->Enqueue(Number(stream), std::move(work));
   }

@@ -13,16 +13,37 @@ namespace quire::cuda {
 /// Threads of a block, of all these kernels.
 inline constexpr uint32_t kBlockThreads = 128;
 
-/// Rows into the planes of an open slot. A block of threads has one row of one head.
-struct WriteArgs {
-  StreamLayout stream{};
-  const std::byte* rows = nullptr;  // (token, head, dim)
+/// Streams whose layouts one launch has: K and V of a layer.
+inline constexpr uint32_t kStreamsOfLaunch = 2;
+/// Blocks of one launch: what is passed to a kernel has at most 4 KiB.
+inline constexpr uint32_t kBlocksOfLaunch = 128;
+
+/// Where rows of one stream go, and how they lie where they come from.
+struct WrittenStream {
+  StreamLayout layout{};
   Codec dtype = Codec::kF32;
   int64_t token_stride = 0;  // elements
   int64_t head_stride = 0;
-  uint32_t token_begin = 0;  // in the block
-  uint32_t tokens = 0;
+
+  bool operator==(const WrittenStream&) const = default;
+};
+/// Rows of some tokens of one block.
+struct WrittenBlock {
+  const std::byte* rows = nullptr;  // (token, head, dim)
   std::byte* slot = nullptr;
+  uint32_t token_begin = 0;  // in the block
+  uint16_t tokens = 0;
+  uint16_t stream = 0;  // of the launch
+};
+
+/// Rows into the planes of open slots. A block of threads has one row of one head.
+struct WriteArgs {
+  WrittenStream streams[kStreamsOfLaunch]{};
+  uint32_t stream_count = 0;
+  uint32_t count = 0;
+  uint32_t heads_max = 0;   // of the streams
+  uint32_t tokens_max = 0;  // of the blocks
+  WrittenBlock blocks[kBlocksOfLaunch]{};
 };
 
 /// Tokens of one stream, widened to f32. A block of threads has one row of one head.
@@ -34,14 +55,29 @@ struct ReadArgs {
   float* out = nullptr;  // [heads, tokens, dim]
 };
 
-/// One stream of a whole block from its open into its sealed form. A block of threads has sixteen
-/// tokens of one head.
-struct EncodeArgs {
+/// The two forms of one stream.
+struct SealedStream {
   StreamLayout open{};
   StreamLayout sealed{};
+
+  bool operator==(const SealedStream&) const = default;
+};
+struct SealedBlock {
   const std::byte* open_slot = nullptr;
   std::byte* sealed_slot = nullptr;
+  uint32_t stream = 0;  // of the launch
 };
+
+/// Whole blocks of streams from their open into their sealed form. A block of threads has sixteen
+/// tokens of one head.
+struct EncodeArgs {
+  SealedStream streams[kStreamsOfLaunch]{};
+  uint32_t stream_count = 0;
+  uint32_t count = 0;
+  uint32_t tiles_max = 0;  // of sixteen tokens of a head, of one block
+  SealedBlock blocks[kBlocksOfLaunch]{};
+};
+static_assert(sizeof(WriteArgs) <= 4096 && sizeof(EncodeArgs) <= 4096);
 
 /// Most sections that one launch takes the checksums of.
 inline constexpr uint32_t kChecksumSections = 64;

@@ -19,26 +19,38 @@ namespace quire::cuda {
 
 inline constexpr uint32_t kEncodeTokens = codec::kTileLanes;
 
+/// Blocks of threads that one block of a stream takes.
+constexpr uint32_t EncodeTiles(const StreamLayout& stream) {
+  return stream.heads * (stream.block_tokens / kEncodeTokens);
+}
+constexpr uint32_t EncodeBlocks(const EncodeArgs& args) { return args.count * args.tiles_max; }
+/// The codes of sixteen tokens.
+constexpr uint32_t EncodeSharedBytes(const EncodeArgs& args) {
+  uint32_t bytes = 0;
+  for (uint32_t i = 0; i < args.stream_count; ++i) {
+    bytes = std::max(bytes, kEncodeTokens * args.streams[i].open.dim);
+  }
+  return bytes;
+}
+
 template <class Thread>
 class EncodeKernel {
  public:
   QUIRE_KERNEL EncodeKernel(Thread& self, const EncodeArgs& args)
       : self_(self),
-        args_(args),
+        block_(args.blocks[self.block() / args.tiles_max]),
+        open_(args.streams[block_.stream].open),
+        sealed_(args.streams[block_.stream].sealed),
         codes_(reinterpret_cast<uint8_t*>(self.shared())),
-        head_(self.block() / (args.open.block_tokens / kEncodeTokens)),
-        first_(self.block() % (args.open.block_tokens / kEncodeTokens) * kEncodeTokens) {}
-
-  /// The codes of sixteen tokens.
-  static constexpr uint32_t SharedBytes(uint32_t dim) { return kEncodeTokens * dim; }
-  static constexpr uint32_t Blocks(const StreamLayout& stream) {
-    return stream.heads * (stream.block_tokens / kEncodeTokens);
-  }
+        head_(self.block() % args.tiles_max / (open_.block_tokens / kEncodeTokens)),
+        first_(self.block() % args.tiles_max % (open_.block_tokens / kEncodeTokens) *
+               kEncodeTokens) {}
 
   QUIRE_KERNEL void Run() {
-    open_plane_ = args_.open_slot + args_.open.offset_bytes + head_ * args_.open.head_stride_bytes;
-    plane_ = args_.sealed_slot + args_.sealed.offset_bytes + head_ * args_.sealed.head_stride_bytes;
-    Any::With(args_.sealed.codec, [&](auto format) {
+    if (head_ >= open_.heads) return;
+    open_plane_ = block_.open_slot + open_.offset_bytes + head_ * open_.head_stride_bytes;
+    plane_ = block_.sealed_slot + sealed_.offset_bytes + head_ * sealed_.head_stride_bytes;
+    Any::With(sealed_.codec, [&](auto format) {
       using Format = decltype(format);
       if constexpr (!kEncodes<Format>) {
         Convert();
@@ -52,40 +64,37 @@ class EncodeKernel {
 
  private:
   QUIRE_KERNEL void Convert() {
-    const uint32_t values = kEncodeTokens * args_.open.dim;
+    const uint32_t values = kEncodeTokens * open_.dim;
     for (uint32_t i = self_.id(); i < values; i += self_.count()) {
-      const uint64_t at = ValueIndex(args_.open, first_ + i % kEncodeTokens, i / kEncodeTokens);
-      if (args_.open.codec == args_.sealed.codec && args_.open.codec != Codec::kF32) {
+      const uint64_t at = ValueIndex(open_, first_ + i % kEncodeTokens, i / kEncodeTokens);
+      if (open_.codec == sealed_.codec && open_.codec != Codec::kF32) {
         *reinterpret_cast<uint16_t*>(plane_ + at * 2) = Load<uint16_t>(open_plane_ + at * 2);
       } else {
-        StoreValueAt(args_.sealed.codec, LoadValueAt(args_.open.codec, open_plane_, at), plane_,
-                     at);
+        StoreValueAt(sealed_.codec, LoadValueAt(open_.codec, open_plane_, at), plane_, at);
       }
     }
   }
 
   QUIRE_KERNEL float ValueAt(uint32_t d) const {
-    return LoadValueAt(args_.open.codec, open_plane_,
-                       ValueIndex(args_.open, first_ + self_.id(), d));
+    return LoadValueAt(open_.codec, open_plane_, ValueIndex(open_, first_ + self_.id(), d));
   }
   template <class Format>
   QUIRE_KERNEL void EncodeToken() {
-    const uint32_t dim = args_.open.dim;
+    const uint32_t dim = open_.dim;
     const auto value_at = [&](uint32_t d) { return ValueAt(d); };
     const auto put = [&](uint32_t number, uint8_t code) {
       codes_[number * kEncodeTokens + self_.id()] = code;
     };
     codec::TokenScale token;
     if constexpr (Format::kLayout == codec::CodeLayout::kPairTiles) {
-      token = codec::internal::EncodePairs(args_.open.inner, dim, value_at, put);
+      token = codec::internal::EncodePairs(open_.inner, dim, value_at, put);
     } else {
       token = codec::internal::EncodeValues<Format>(dim, value_at, put);
     }
-    std::byte* const at =
-        args_.sealed_slot + codec::ScaleAt(args_.sealed, head_, first_ + self_.id());
+    std::byte* const at = block_.sealed_slot + codec::ScaleAt(sealed_, head_, first_ + self_.id());
     *reinterpret_cast<uint16_t*>(at) = token.scale;
     if (Format::kHasMids) {
-      *reinterpret_cast<uint16_t*>(at + uint64_t{args_.sealed.block_tokens} * 2) = token.mid;
+      *reinterpret_cast<uint16_t*>(at + uint64_t{sealed_.block_tokens} * 2) = token.mid;
     }
   }
 
@@ -94,14 +103,14 @@ class EncodeKernel {
   /// The code of a token; 0 where tiles go on behind the last.
   template <class Format>
   QUIRE_KERNEL uint32_t CodeAt(uint32_t token, uint32_t code) const {
-    return code < codec::CodeCount(Format::kLayout, args_.sealed.inner, args_.sealed.dim)
+    return code < codec::CodeCount(Format::kLayout, sealed_.inner, sealed_.dim)
                ? codes_[code * kEncodeTokens + token]
                : 0u;
   }
 
   template <class Format>
   QUIRE_KERNEL void StoreCodes() {
-    const StreamLayout& stream = args_.sealed;
+    const StreamLayout& stream = sealed_;
     if constexpr (Format::kLayout == codec::CodeLayout::kBytes) {
       for (uint32_t i = self_.id(); i < kEncodeTokens * stream.dim; i += self_.count()) {
         plane_[ValueIndex(stream, first_ + i % kEncodeTokens, i / kEncodeTokens)] =
@@ -120,7 +129,7 @@ class EncodeKernel {
   /// The code of a tile's lane and term.
   template <class Format>
   QUIRE_KERNEL uint32_t InTile(uint32_t tile, uint32_t lane, uint32_t term) const {
-    return args_.sealed.inner == InnerAxis::kToken
+    return sealed_.inner == InnerAxis::kToken
                ? CodeAt<Format>(lane, term)
                : CodeAt<Format>(term, tile * codec::kTileLanes + lane);
   }
@@ -128,7 +137,7 @@ class EncodeKernel {
   template <class Format>
   QUIRE_KERNEL uint32_t TileByte(uint32_t index) const {
     constexpr codec::CodeLayout kLayout = Format::kLayout;
-    const bool by_token = args_.sealed.inner == InnerAxis::kToken;
+    const bool by_token = sealed_.inner == InnerAxis::kToken;
     const auto tile_bytes = static_cast<uint32_t>(codec::TileBytes(kLayout, codec::kTileLanes));
     const uint32_t tile = by_token ? 0 : index / tile_bytes;
     const uint32_t at = by_token ? index : index % tile_bytes;
@@ -162,7 +171,9 @@ class EncodeKernel {
   }
 
   Thread& self_;
-  const EncodeArgs& args_;
+  const SealedBlock& block_;
+  const StreamLayout& open_;
+  const StreamLayout& sealed_;
   uint8_t* const codes_;  // [code][token]
   const uint32_t head_;
   const uint32_t first_;  // token

@@ -83,7 +83,8 @@ class MatmulKernel {
       for (uint32_t i = self_.id(); i < kMatmulRows * depth; i += self_.count()) {
         const uint32_t row = i / depth;
         const uint32_t at = i % depth;
-        inputs_[at][row] = row < rows ? args_.x[uint64_t{first_row + row} * k + begin + at] : 0.0f;
+        const float x = row < rows ? args_.x[uint64_t{first_row + row} * k + begin + at] : 0.0f;
+        inputs_[at][row] = RoundTo(args_.x_round, x);
       }
       self_.Sync();
       if (has_column) {
@@ -128,17 +129,28 @@ QUIRE_KERNEL void EmbedRow(Thread& self, const EmbedArgs& args) {
 
 // Norms. Sixteen threads have a partial sum of squares each; all have a share of the values.
 
-inline constexpr uint32_t kNormSharedBytes = kPartials * 4;
+// Values come to shared memory some at a time: all threads read and write memory, one value beside
+// the other's.
 
-/// The factor of a row. Ends so that `partials` may be written after the next Sync.
-template <class Thread>
-QUIRE_KERNEL float InverseNorm(Thread& self, const float* x, uint32_t n, float eps,
-                               float (&partials)[kPartials]) {
-  if (self.id() < kPartials) {
-    float sum = 0.0f;
-    for (uint32_t i = self.id(); i < n; i += kPartials) sum = Fma(x[i], x[i], sum);
-    partials[self.id()] = sum;
+inline constexpr uint32_t kNormedAtOnce = 2048;  // of a row
+inline constexpr uint32_t kNormSharedBytes = (kNormedAtOnce + kPartials) * 4;
+
+/// The factor of a row of n values, of which value(i) gives each once.
+template <class Thread, typename ValueOf>
+QUIRE_KERNEL float InverseNorm(Thread& self, uint32_t n, float eps, const ValueOf& value) {
+  auto* const values = reinterpret_cast<float*>(self.shared());
+  auto& partials = *reinterpret_cast<float(*)[kPartials]>(values + kNormedAtOnce);
+  float sum = 0.0f;
+  for (uint32_t begin = 0; begin < n; begin += kNormedAtOnce) {
+    const uint32_t count = std::min(uint32_t{kNormedAtOnce}, n - begin);
+    if (begin != 0) self.Sync();
+    for (uint32_t i = self.id(); i < count; i += self.count()) values[i] = value(begin + i);
+    self.Sync();
+    if (self.id() >= kPartials) continue;
+    QUIRE_DEVICE_UNROLL_BY(8)
+    for (uint32_t i = self.id(); i < count; i += kPartials) sum = Fma(values[i], values[i], sum);
   }
+  if (self.id() < kPartials) partials[self.id()] = sum;
   self.Sync();
   const float mean = Tree16(partials) / static_cast<float>(n);
   return 1.0f / std::sqrt(mean + eps);
@@ -146,34 +158,48 @@ QUIRE_KERNEL float InverseNorm(Thread& self, const float* x, uint32_t n, float e
 
 template <class Thread>
 QUIRE_KERNEL void NormRow(Thread& self, const NormArgs& args) {
-  auto& partials = *reinterpret_cast<float(*)[kPartials]>(self.shared());
-  const uint32_t row = args.row_numbers == nullptr ? self.block() : args.row_numbers[self.block()];
-  const float* const x = args.x + uint64_t{row} * args.n;
+  const uint32_t row = args.picks ? args.picked[self.block()] : self.block();
+  float* const x = args.x + uint64_t{row} * args.n;
   float* const out = args.out + uint64_t{self.block()} * args.n;
-  const float inverse = InverseNorm(self, x, args.n, args.eps, partials);
+  const float* const added = args.added == nullptr ? nullptr : args.added + uint64_t{row} * args.n;
+  const float inverse = InverseNorm(self, args.n, args.eps, [&](uint32_t i) {
+    if (added != nullptr) x[i] = RoundTo(args.round, x[i] + added[i]);
+    return x[i];
+  });
+  // Each thread reads what it has written: kNormedAtOnce is a multiple of the threads.
   for (uint32_t i = self.id(); i < args.n; i += self.count()) {
     out[i] = RoundTo(args.round, RoundTo(args.round, x[i] * inverse) * args.weight[i]);
   }
+}
+static_assert(kNormedAtOnce % kModelThreads == 0 && kNormedAtOnce % kPartials == 0);
+
+constexpr uint32_t HeadBlocks(const HeadsArgs& args) {
+  return args.rows * (args.queries.heads + args.keys.heads);
 }
 
 /// One pair of channels each, of a head.
 template <class Thread>
 QUIRE_KERNEL void RotateHead(Thread& self, const HeadsArgs& args) {
-  auto& partials = *reinterpret_cast<float(*)[kPartials]>(self.shared());
-  const uint32_t row = self.block() / args.heads;
-  const uint32_t head = self.block() % args.heads;
-  const float* const x = args.x + row * args.x_stride + uint64_t{head} * args.head_dim;
-  float* const out = args.out + row * args.out_stride + uint64_t{head} * args.head_dim;
+  const uint32_t heads = args.queries.heads + args.keys.heads;
+  const uint32_t row = self.block() / heads;
+  const uint32_t number = self.block() % heads;
+  const bool is_key = number >= args.queries.heads;
+  const HeadKind& of = is_key ? args.keys : args.queries;
+  const uint64_t first = uint64_t{is_key ? number - args.queries.heads : number} * args.head_dim;
+  const float* const x = args.x + row * args.x_stride + uint64_t{number} * args.head_dim;
+  float* const out = of.out + row * of.out_stride + first;
   const float* const angles = args.angles + uint64_t{row} * args.head_dim;
   float inverse = 1.0f;
-  if (args.weight != nullptr) inverse = InverseNorm(self, x, args.head_dim, args.eps, partials);
+  if (of.weight != nullptr) {
+    inverse = InverseNorm(self, args.head_dim, args.eps, [&](uint32_t d) { return x[d]; });
+  }
   const auto normed = [&](uint32_t d) {
-    if (args.weight == nullptr) return x[d];
-    return RoundTo(args.round, RoundTo(args.round, x[d] * inverse) * args.weight[d]);
+    if (of.weight == nullptr) return x[d];
+    return RoundTo(args.round, RoundTo(args.round, x[d] * inverse) * of.weight[d]);
   };
   const auto store = [&](uint32_t d, float value) {
     value = RoundTo(args.round, value);
-    if (args.factors != nullptr) value *= args.factors[uint64_t{head} * args.head_dim + d];
+    if (of.factors != nullptr) value *= of.factors[first + d];
     out[d] = value;
   };
   const uint32_t half = args.head_dim / 2;
@@ -207,8 +233,7 @@ template <class Thread>
 QUIRE_KERNEL void AddValue(Thread& self, const AddArgs& args) {
   const uint64_t i = uint64_t{self.block()} * self.count() + self.id();
   if (i >= args.count) return;
-  const float value = args.y == nullptr ? args.x[i] : args.x[i] + args.y[i];
-  args.x[i] = RoundTo(args.round, value);
+  args.x[i] = RoundTo(args.round, args.x[i] + args.y[i]);
 }
 
 }  // namespace quire::cuda

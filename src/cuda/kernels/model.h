@@ -34,11 +34,12 @@ inline constexpr uint32_t kProductDepth = 64;
 struct MatmulArgs {
   Panels w{};
   const float* x = nullptr;     // [rows, k]
+  Round x_round = Round::kF32;  // of x, before it is multiplied
   const float* bias = nullptr;  // [n], or null
   float* y = nullptr;           // [rows, n]
   uint32_t rows = 0;
   Round round = Round::kF32;
-  // In matrix instructions, in whose order the sum is then: w and x are numbers of one type of 16
+  // In matrix instructions, in whose order the sum is then: x is rounded to the type of w, of 16
   // bits, and k is a multiple of kProductDepth.
   bool mma = false;
 };
@@ -51,30 +52,42 @@ struct EmbedArgs {
   uint32_t rows = 0;
 };
 
-/// RMS norm of rows. A block of threads has one.
+/// Rows that a launch picks by number.
+inline constexpr uint32_t kPickedMax = 32;
+
+/// x = Round(x + added), where something is added; then the RMS norm of rows. A block of threads
+/// has one.
 struct NormArgs {
-  const float* x = nullptr;               // [?, n]
-  const uint32_t* row_numbers = nullptr;  // [rows] of x; null: 0, 1, 2 ...
-  const float* weight = nullptr;          // [n]
-  float* out = nullptr;                   // [rows, n]
+  float* x = nullptr;             // [?, n]
+  const float* added = nullptr;   // likewise; null: nothing
+  const float* weight = nullptr;  // [n]
+  float* out = nullptr;           // [rows, n]
   uint32_t n = 0;
   uint32_t rows = 0;
   float eps = 0.0f;
   Round round = Round::kF32;
+  bool picks = false;  // rows of x; otherwise they are 0, 1, 2 ...
+  uint32_t picked[kPickedMax] = {};
+};
+
+/// The heads of one kind, queries or keys.
+struct HeadKind {
+  float* out = nullptr;            // rows out_stride apart: [heads, head_dim]; may be where x is
+  const float* weight = nullptr;   // [head_dim], or null: no norm
+  const float* factors = nullptr;  // [heads, head_dim], or null
+  uint64_t out_stride = 0;         // values
+  uint32_t heads = 0;
 };
 
 /// RMS norm if there is one, then rotary position, then factors if there are, of every head of some
 /// rows. A block of threads has one head of one row.
 struct HeadsArgs {
-  const float* x = nullptr;        // rows x_stride apart: [heads, head_dim]
-  float* out = nullptr;            // likewise, out_stride apart; may be x
-  const float* angles = nullptr;   // [rows, 2, head_dim / 2]
-  const float* weight = nullptr;   // [head_dim], or null: no norm
-  const float* factors = nullptr;  // [heads, head_dim], or null
-  uint64_t x_stride = 0;           // values
-  uint64_t out_stride = 0;
+  const float* x = nullptr;  // rows x_stride apart: heads of queries, then of keys, [., head_dim]
+  HeadKind queries{};
+  HeadKind keys{};
+  const float* angles = nullptr;  // [rows, 2, head_dim / 2]
+  uint64_t x_stride = 0;          // values
   uint32_t rows = 0;
-  uint32_t heads = 0;
   uint32_t head_dim = 0;
   float eps = 0.0f;
   Round round = Round::kF32;
@@ -89,10 +102,10 @@ struct GateArgs {
   Round round = Round::kF32;
 };
 
-/// x = Round(x + y), or Round(x) without y.
+/// x = Round(x + y).
 struct AddArgs {
   float* x = nullptr;
-  const float* y = nullptr;  // null: nothing
+  const float* y = nullptr;
   uint64_t count = 0;
   Round round = Round::kF32;
 };

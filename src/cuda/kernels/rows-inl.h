@@ -3,6 +3,7 @@
 #ifndef QUIRE_CUDA_KERNELS_ROWS_INL_H_
 #define QUIRE_CUDA_KERNELS_ROWS_INL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -36,30 +37,47 @@ QUIRE_KERNEL void StoreValueAt(Codec codec, float value, std::byte* to, uint64_t
       codec == Codec::kF16 ? codec::F32ToStoredF16(value) : F32ToBf16(value);
 }
 
+/// Blocks of threads of a launch, and the shared memory of each.
+constexpr uint32_t WriteBlocks(const WriteArgs& args) {
+  return args.count * args.heads_max * args.tokens_max;
+}
+constexpr uint32_t WriteSharedBytes(const WriteArgs& args) {
+  uint32_t bytes = 0;
+  for (uint32_t i = 0; i < args.stream_count; ++i) {
+    bytes = std::max(bytes, RowSharedBytes(args.streams[i].layout.dim));
+  }
+  return bytes;
+}
+
 template <class Thread>
 QUIRE_KERNEL void WriteRow(Thread& self, const WriteArgs& args) {
-  const StreamLayout& stream = args.stream;
-  const uint32_t head = self.block() / args.tokens;
-  const uint32_t token = self.block() % args.tokens;
-  const uint64_t value_bytes = codec::ValueBytes(args.dtype);
-  const std::byte* from = args.rows + (token * args.token_stride + head * args.head_stride) *
-                                          static_cast<int64_t>(value_bytes);
-  std::byte* plane = args.slot + stream.offset_bytes + head * stream.head_stride_bytes;
-  const uint32_t in_block = args.token_begin + token;
+  const uint32_t rows = args.heads_max * args.tokens_max;
+  const WrittenBlock& block = args.blocks[self.block() / rows];
+  const WrittenStream& written = args.streams[block.stream];
+  const StreamLayout& stream = written.layout;
+  const uint32_t head = self.block() % rows / args.tokens_max;
+  const uint32_t token = self.block() % args.tokens_max;
+  if (head >= stream.heads || token >= block.tokens) return;
+  const Codec dtype = written.dtype;
+  const uint64_t value_bytes = codec::ValueBytes(dtype);
+  const std::byte* from = block.rows + (token * written.token_stride + head * written.head_stride) *
+                                           static_cast<int64_t>(value_bytes);
+  std::byte* plane = block.slot + stream.offset_bytes + head * stream.head_stride_bytes;
+  const uint32_t in_block = block.token_begin + token;
   if (!stream.rotated) {
     for (uint32_t d = self.id(); d < stream.dim; d += self.count()) {
       const uint64_t at = ValueIndex(stream, in_block, d);
-      if (args.dtype == stream.codec && value_bytes == 2) {  // bit for bit
+      if (dtype == stream.codec && value_bytes == 2) {  // bit for bit
         *reinterpret_cast<uint16_t*>(plane + at * 2) = Load<uint16_t>(from + uint64_t{d} * 2);
       } else {
-        StoreValueAt(stream.codec, LoadValueAt(args.dtype, from, d), plane, at);
+        StoreValueAt(stream.codec, LoadValueAt(dtype, from, d), plane, at);
       }
     }
     return;
   }
   auto* const row = reinterpret_cast<float*>(self.shared());
   for (uint32_t d = self.id(); d < stream.dim; d += self.count()) {
-    const float value = LoadValueAt(args.dtype, from, d);
+    const float value = LoadValueAt(dtype, from, d);
     const float magnitude = value < 0.0f ? -value : value;
     const bool too_large = magnitude > 0x1p116f && magnitude <= std::numeric_limits<float>::max();
     row[d] = too_large ? (value < 0.0f ? -0x1p116f : 0x1p116f) : value;

@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 }  // namespace
 
 int LaunchWrite(const WriteArgs& args, CUstream_st* stream) {
-  return Start("RunWrite", RunWrite,
-               {args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim)},
+  return Start("RunWrite", RunWrite, {WriteBlocks(args), kBlockThreads, WriteSharedBytes(args)},
                stream, args);
 }
 
@@ -46,9 +45,7 @@ int LaunchRead(const ReadArgs& args, CUstream_st* stream) {
 }
 
 int LaunchEncode(const EncodeArgs& args, CUstream_st* stream) {
-  using Kernel = EncodeKernel<CudaThread>;
-  return Start("RunEncode", RunEncode,
-               {Kernel::Blocks(args.open), kBlockThreads, Kernel::SharedBytes(args.open.dim)},
+  return Start("RunEncode", RunEncode, {EncodeBlocks(args), kBlockThreads, EncodeSharedBytes(args)},
                stream, args);
 }
 

@@ -148,12 +148,12 @@ class CudaDevice final : public Device {
 
   // The runtime takes the bytes before it returns only where the memory is not pinned.
   void CopyIn(const void* host, uint64_t bytes, void* device) override {
-    Enter();
+    Ask();
     Note(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
     Note(cudaStreamSynchronize(stream_));
   }
   void Copy(const void* from, void* to, const CopyShape& shape, Stream stream) override {
-    Enter();
+    Ask();
     if (IsPitched(shape)) {
       return Note(cudaMemcpy2DAsync(to, shape.to_stride_bytes, from, shape.from_stride_bytes,
                                     shape.bytes, shape.count, cudaMemcpyDefault, StreamOf(stream)));
@@ -165,7 +165,7 @@ class CudaDevice final : public Device {
     }
   }
   void Zero(void* to, const CopyShape& shape, Stream stream) override {
-    Enter();
+    Ask();
     if (IsPitched(shape)) {
       return Note(cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes, shape.count,
                                     StreamOf(stream)));
@@ -225,73 +225,83 @@ class CudaDevice final : public Device {
   }
 
   void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
-    Enter();
+    Ask();
     Note(LaunchSplits(args, how, stream_));
   }
   void Launch(const MmaArgs& args, const MmaLaunch& how) override {
-    Enter();
+    Ask();
     Note(LaunchMma(args, how, stream_));
   }
   void Launch(const FoldArgs& args, uint32_t vectors) override {
-    Enter();
+    Ask();
     Note(LaunchFold(args, vectors, stream_));
   }
   void Launch(const WriteArgs& args) override {
-    Enter();
+    Choose();
+    CountCall();
     Note(LaunchWrite(args, stream_));
   }
   void Launch(const ReadArgs& args) override {
-    Enter();
+    Ask();
     Note(LaunchRead(args, stream_));
   }
   void Launch(const EncodeArgs& args) override {
-    Enter();
+    Choose();
+    CountCall();
     Note(LaunchEncode(args, stream_));
   }
   void Launch(const ChecksumArgs& args, Stream stream) override {
-    Enter();
+    Ask();
     Note(LaunchChecksum(args, StreamOf(stream)));
   }
   void Launch(const MatmulArgs& args) override {
-    Enter();
+    Ask();
     Note(args.mma ? LaunchMmaProduct(args, stream_) : LaunchMatmul(args, stream_));
   }
   void Launch(const EmbedArgs& args) override {
-    Enter();
+    Ask();
     Note(LaunchEmbed(args, stream_));
   }
   void Launch(const NormArgs& args) override {
-    Enter();
+    Ask();
     Note(LaunchNorm(args, stream_));
   }
   void Launch(const HeadsArgs& args) override {
-    Enter();
+    Ask();
     Note(LaunchHeads(args, stream_));
   }
   void Launch(const GateArgs& args) override {
-    Enter();
+    Ask();
     Note(LaunchGate(args, stream_));
   }
   void Launch(const AddArgs& args) override {
-    Enter();
+    Ask();
     Note(LaunchAdd(args, stream_));
   }
   void Launch(const ReadFloorArgs& args) override {
-    Enter();
+    Ask();
     Note(LaunchReadFloor(args, stream_));
   }
   void Launch(const MultiplyFloorArgs& args) override {
-    Enter();
+    Ask();
     Note(LaunchMultiplyFloor(args, stream_));
   }
   void Launch(const MatrixFloorArgs& args) override {
-    Enter();
+    Ask();
     Note(LaunchMatrixFloor(args, stream_));
   }
 
  private:
   // Other code of the thread may have chosen another device.
-  void Enter() const { cudaSetDevice(number_); }
+  void Choose() const { cudaSetDevice(number_); }
+  void Enter() {
+    Choose();
+    LaunchWaiting();
+  }
+  void Ask() {
+    Enter();
+    CountCall();
+  }
 
   void Note(int error) { error_.Note(error); }
   cudaStream_t StreamOf(Stream stream) const { return streams_[static_cast<size_t>(stream)]; }

@@ -54,8 +54,8 @@ int LaunchNorm(const NormArgs& args, CUstream_st* stream) {
 }
 
 int LaunchHeads(const HeadsArgs& args, CUstream_st* stream) {
-  return Start("RunHeads", RunHeads, {args.rows * args.heads, kHeadThreads, kNormSharedBytes},
-               stream, args);
+  return Start("RunHeads", RunHeads, {HeadBlocks(args), kHeadThreads, kNormSharedBytes}, stream,
+               args);
 }
 
 int LaunchGate(const GateArgs& args, CUstream_st* stream) {

@@ -207,6 +207,10 @@ void SharedRows::Add() {
   for (uint32_t slice = 0; slice < slices_; ++slice) inner_[slice]->Add();
 }
 
+void SharedRows::AddNorm(const std::vector<float>& weight) {
+  for (uint32_t slice = 0; slice < slices_; ++slice) inner_[slice]->AddNorm(weight);
+}
+
 // What every rank has of them, in the order of the rows, to last_.
 Result<void> SharedRows::GatherHidden(std::span<const uint32_t> rows) {
   const auto end_of = [&](uint32_t rank) {

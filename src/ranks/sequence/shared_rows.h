@@ -45,6 +45,7 @@ class SharedRows final : public model::Operators {
   void RoundAttended() override;
   void Gate() override;
   void Add() override;
+  void AddNorm(const std::vector<float>& weight) override;
   Result<void> Logits(std::span<const uint32_t> rows, std::span<float* const> outputs) override;
 
  private:

@@ -1,0 +1,71 @@
+#include "cuda/waiting_blocks.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+#include "cuda/kernels/encode-inl.h"
+
+namespace quire::cuda {
+namespace {
+
+/// Which stream of a launch this is, if it has room for one more block of it.
+template <class Args, class StreamOfLaunch>
+std::optional<uint32_t> FindStream(Args& args, const StreamOfLaunch& stream) {
+  if (args.count == kBlocksOfLaunch) return std::nullopt;
+  const std::span known(args.streams, args.stream_count);
+  const auto at = static_cast<uint32_t>(std::ranges::find(known, stream) - known.begin());
+  if (at < args.stream_count) return at;
+  if (at == kStreamsOfLaunch) return std::nullopt;
+  args.streams[args.stream_count++] = stream;
+  return at;
+}
+
+}  // namespace
+
+bool WaitingBlocks::Write(const WrittenStream& stream, const WrittenBlock& block) {
+  const auto of_seals = std::span(seals_.blocks, seals_.count);
+  if (std::ranges::any_of(of_seals, [&](const SealedBlock& seal) {
+        return seal.open_slot == block.slot || seal.sealed_slot == block.slot;
+      })) {
+    return false;
+  }
+  const auto of_writes = std::span(writes_.blocks, writes_.count);
+  if (std::ranges::any_of(of_writes, [&](const WrittenBlock& write) {
+        const StreamLayout& layout = writes_.streams[write.stream].layout;
+        return write.slot == block.slot && layout.offset_bytes == stream.layout.offset_bytes &&
+               write.token_begin < block.token_begin + block.tokens &&
+               block.token_begin < write.token_begin + write.tokens;
+      })) {
+    return false;
+  }
+  const auto at = FindStream(writes_, stream);
+  if (!at) return false;
+  WrittenBlock& added = writes_.blocks[writes_.count++];
+  added = block;
+  added.stream = static_cast<uint16_t>(*at);
+  writes_.heads_max = std::max(writes_.heads_max, stream.layout.heads);
+  writes_.tokens_max = std::max(writes_.tokens_max, uint32_t{block.tokens});
+  return true;
+}
+
+bool WaitingBlocks::Seal(const SealedStream& stream, const SealedBlock& block) {
+  const auto of_seals = std::span(seals_.blocks, seals_.count);
+  if (std::ranges::any_of(of_seals, [&](const SealedBlock& seal) {
+        const StreamLayout& layout = seals_.streams[seal.stream].sealed;
+        return seal.sealed_slot == block.open_slot || seal.open_slot == block.sealed_slot ||
+               (seal.sealed_slot == block.sealed_slot &&
+                layout.offset_bytes == stream.sealed.offset_bytes);
+      })) {
+    return false;
+  }
+  const auto at = FindStream(seals_, stream);
+  if (!at) return false;
+  SealedBlock& added = seals_.blocks[seals_.count++];
+  added = block;
+  added.stream = *at;
+  seals_.tiles_max = std::max(seals_.tiles_max, EncodeTiles(stream.open));
+  return true;
+}
+
+}  // namespace quire::cuda
