@@ -55,17 +55,27 @@ StreamLayout HeadsOf(StreamLayout stream, const RowsPiece& piece) {
   return stream;
 }
 
-/// The checksums that one stream takes. They lie in pinned memory until a caller sees a later fence
-/// done; that call writes them to their destinations.
+/// The checksums that one stream takes. They lie in memory of the host until a caller sees a later
+/// fence done; that call writes them to their destinations. Kernels write them there: a copy would
+/// wait for the large ones that the device's queue of copies has before it.
 ///
 /// Threads: one at a time
 class Checksums {
  public:
-  /// Shape: words [kSums]
-  Checksums(Device& device, Stream stream, std::byte* words)
-      : device_(device), stream_(stream), words_(words), sums_(device), wanted_(kSums) {}
+  /// `pinned`: whether kernels reach the words. Shape: words [kSums]
+  Checksums(Device& device, Stream stream, std::byte* words, bool pinned)
+      : device_(device),
+        stream_(stream),
+        words_(words),
+        pinned_(pinned),
+        sums_(device),
+        wanted_(kSums) {}
 
-  Result<void> Reserve() { return sums_.Reserve(kChecksumSections * sizeof(uint32_t)); }
+  Result<void> Reserve() {
+    QUIRE_TRY(sums_.Reserve(kSumWords * sizeof(uint32_t)));
+    device_.Zero(sums_.as<void>(), {.bytes = kSumWords * sizeof(uint32_t)});
+    return {};
+  }
 
   /// Takes the checksums of those sections of a slot that have a destination.
   void Take(const std::byte* slot, const SlotPieces& pieces,
@@ -73,8 +83,7 @@ class Checksums {
     ChecksumArgs args{.slot = slot,
                       .count = pieces.count,
                       .bytes = pieces.bytes,
-                      .stride_bytes = pieces.stride_bytes,
-                      .sums = sums_.as<uint32_t>()};
+                      .stride_bytes = pieces.stride_bytes};
     uint64_t end = 0;
     for (const SlotSection& section : sections) {
       const uint64_t begin = end;
@@ -113,14 +122,27 @@ class Checksums {
     uint64_t bytes = 0;
   };
 
+  /// What launches share, then results of one that does not reach the host's.
+  static constexpr uint32_t kSumWords = kChecksumSections + 1 + kChecksumSections;
+
   std::byte* WordOf(uint64_t number) const { return words_ + number % kSums * sizeof(uint32_t); }
 
   void Launch(ChecksumArgs& args) {
     if (args.sections == 0) return;
+    FinishChecksums(args);
+    args.sums = sums_.as<uint32_t>();
+    std::byte* const words = WordOf(taken_);
     const uint64_t bytes = args.sections * sizeof(uint32_t);
-    device_.Zero(args.sums, {.bytes = bytes}, stream_);
-    device_.Launch(args, stream_);
-    device_.Copy(args.sums, WordOf(taken_), {.bytes = bytes}, stream_);
+    if (args.blocks == 0) {
+      std::memset(words, 0, bytes);
+    } else if (pinned_) {
+      args.results = reinterpret_cast<uint32_t*>(words);
+      device_.Launch(args, stream_);
+    } else {
+      args.results = args.sums + kChecksumSections + 1;
+      device_.Launch(args, stream_);
+      device_.Copy(args.results, words, {.bytes = bytes}, stream_);
+    }
     taken_ += args.sections;
     args.sections = 0;
   }
@@ -128,6 +150,7 @@ class Checksums {
   Device& device_;
   const Stream stream_;
   std::byte* const words_;
+  const bool pinned_;
   DeviceBuffer sums_;
   std::vector<Wanted> wanted_;  // by number
   uint64_t taken_ = 0;
@@ -156,9 +179,9 @@ class DeviceBlockOps final : public BlockOps {
         host_(device.host_allocator(), kPieces * kStagingBytes + 3 * kSumsBytes,
               "block operations"),
         staging_(device),
-        sums_(device, Stream::kCompute, WordsAt(0)),
-        sums_in_(device, Stream::kInSums, WordsAt(1)),
-        sums_out_(device, Stream::kOutSums, WordsAt(2)) {}
+        sums_(device, Stream::kCompute, WordsAt(0), host_.pinned()),
+        sums_in_(device, Stream::kInSums, WordsAt(1), host_.pinned()),
+        sums_out_(device, Stream::kOutSums, WordsAt(2), host_.pinned()) {}
 
   ~DeviceBlockOps() override {
     for (const Stream stream : kStreams) static_cast<void>(device_.Synchronize(stream));

@@ -16,6 +16,7 @@
 #include "base/prng.h"
 #include "codec/planes.h"
 #include "cuda/test_device.h"
+#include "env/pinned_memory.h"
 #include "quire/geometry.h"
 
 namespace quire::cuda {
@@ -392,6 +393,35 @@ struct Late {
   std::unique_ptr<Device> device = MakeHostDevice(&streams);
   std::unique_ptr<BlockOps> ops = MakeBlockOps(*device).value();
 };
+
+// Kernels do not reach it: their results are copied.
+TEST(LateBlockOps, ChecksumsComeToMemoryThatIsNotPinnedToo) {
+  LateStreams streams("emulated", 3);
+  PinnedMemory refuses;
+  refuses.empty = true;
+  const auto device = MakeHostDevice(&streams, &refuses);
+  const auto ops = MakeBlockOps(*device).value();
+  constexpr uint64_t kBytes = 50'000;
+  auto* const slot = static_cast<std::byte*>(device->Allocate(kBytes).value());
+  std::vector<std::byte> out(kBytes);
+  for (uint32_t round = 0; round < 3; ++round) {
+    const std::vector<std::byte> in(kBytes, std::byte(round));
+    uint32_t got[2] = {};
+    uint32_t want = 0;
+    ops->CopyIn(in.data(), {.bytes = kBytes}, slot);
+    Must(ops->SynchronizeCopies(CopyWay::kIn));
+    const SlotSection section = {.host = out.data(), .bytes = kBytes, .crc = &got[0]};
+    ops->CopyOut(slot, {.bytes = kBytes}, {&section, 1});
+    ops->Checksum(slot, {.bytes = kBytes}, &got[1]);
+    Must(ops->SynchronizeCopies(CopyWay::kOut));
+    Must(ops->Synchronize());
+    HostBlockOps().Checksum(in.data(), {.bytes = kBytes}, &want);
+    EXPECT_EQ(got[0], want);
+    EXPECT_EQ(got[1], want);
+  }
+  device->Free(slot);
+  EXPECT_GT(refuses.asked, 0u);
+}
 
 // Calls that the contract forbids give wrong bytes on this device; otherwise no suite that runs on
 // it would notice them.

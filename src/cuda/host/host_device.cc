@@ -33,7 +33,7 @@ constexpr size_t kAlignment = 256;
 
 class HostDevice final : public Device {
  public:
-  explicit HostDevice(LateStreams* streams) : streams_(streams) {}
+  HostDevice(LateStreams* streams, HostAllocator& pinned) : streams_(streams), pinned_(pinned) {}
   ~HostDevice() override {
     LaunchWaiting();
     if (streams_ != nullptr) streams_->RunAll();
@@ -68,7 +68,7 @@ class HostDevice final : public Device {
     const auto& [begin, bytes] = *std::prev(after);
     return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(begin) + bytes;
   }
-  HostAllocator& host_allocator() override { return PlainHostAllocator(); }
+  HostAllocator& host_allocator() override { return pinned_; }
 
   void CopyIn(const void* host, uint64_t bytes, void* device) override {
     const auto* const first = static_cast<const std::byte*>(host);
@@ -158,7 +158,7 @@ class HostDevice final : public Device {
   }
   void Launch(const ChecksumArgs& args, Stream stream) override {
     using Kernel = ChecksumKernel<Thread>;
-    RunOn(stream, ChecksumBlocks(args), kBlockThreads, Kernel::kSharedBytes,
+    RunOn(stream, args.blocks, kBlockThreads, Kernel::kSharedBytes,
           [args](Thread& self) { Kernel(self, args).Run(); });
   }
   void Launch(const MatmulArgs& args) override {
@@ -257,9 +257,23 @@ class HostDevice final : public Device {
   static uint32_t Number(Stream stream) { return static_cast<uint32_t>(stream); }
 
   LateStreams* const streams_;  // null: everything is done at once
+  HostAllocator& pinned_;
   mutable Mutex mutex_{LockRank::kLeaf};
   HostGrid grid_ QUIRE_GUARDED_BY(mutex_);
   std::map<const void*, uint64_t> allocated_ QUIRE_GUARDED_BY(mutex_);  // bytes by address
+};
+
+/// The host's memory, all of which this device reaches.
+class ReachableMemory final : public HostAllocator {
+ public:
+  std::string_view name() const override { return "emulated"; }
+  bool pinned() const override { return true; }
+  Result<std::byte*> Allocate(uint64_t bytes) override {
+    return PlainHostAllocator().Allocate(bytes);
+  }
+  void Free(std::byte* memory, uint64_t bytes) override {
+    PlainHostAllocator().Free(memory, bytes);
+  }
 };
 
 class EmulatedMemory final : public DeviceMemory {
@@ -299,8 +313,9 @@ class EmulatedMemory final : public DeviceMemory {
 
 }  // namespace
 
-std::unique_ptr<Device> MakeHostDevice(LateStreams* streams) {
-  return std::make_unique<HostDevice>(streams);
+std::unique_ptr<Device> MakeHostDevice(LateStreams* streams, HostAllocator* pinned) {
+  static ReachableMemory reachable;
+  return std::make_unique<HostDevice>(streams, pinned == nullptr ? reachable : *pinned);
 }
 
 std::unique_ptr<DeviceMemory> MakeEmulatedMemory(Device& device) {

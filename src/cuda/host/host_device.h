@@ -10,10 +10,12 @@
 namespace quire::cuda {
 
 /// Without `streams` a call returns when its work is done. With `streams` these run the work:
-/// independently, late, and failing when a test says so.
+/// independently, late, and failing when a test says so. Its pinned memory is that of `pinned`, or
+/// any.
 ///
-/// Lifetime: `streams` must outlive it
-std::unique_ptr<Device> MakeHostDevice(LateStreams* streams = nullptr);
+/// Lifetime: both must outlive it
+std::unique_ptr<Device> MakeHostDevice(LateStreams* streams = nullptr,
+                                       HostAllocator* pinned = nullptr);
 
 /// Arenas of such a device: host memory that reports that it is not, so that the cache moves its
 /// bytes as it moves a device's.

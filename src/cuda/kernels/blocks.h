@@ -79,12 +79,16 @@ struct EncodeArgs {
 };
 static_assert(sizeof(WriteArgs) <= 4096 && sizeof(EncodeArgs) <= 4096);
 
+/// Times that the sums of a block's threads are joined in pairs.
+inline constexpr uint32_t kChecksumJoins = 7;
+static_assert(1u << kChecksumJoins == kBlockThreads);
+
 /// Most sections that one launch takes the checksums of.
 inline constexpr uint32_t kChecksumSections = 64;
 
 /// CRC32C of consecutive sections of `count` pieces, one after the other: every block of threads
-/// adds (exclusive or) the share of its bytes to the sum of their section. ChecksumOf gives the
-/// checksum for a sum that began as zero.
+/// adds (exclusive or) the share of its bytes to the sum of their section, and the last one that is
+/// done moves the sums to the results. ChecksumOf gives the checksum for a sum.
 struct ChecksumArgs {
   const std::byte* slot = nullptr;
   uint32_t count = 0;
@@ -93,8 +97,15 @@ struct ChecksumArgs {
   uint64_t begin = 0;  // of the first section, in the bytes of all pieces
   uint32_t sections = 0;
   uint64_t ends[kChecksumSections] = {};  // of each section
-  uint32_t* sums = nullptr;               // [sections]
+  uint32_t blocks = 0;                    // of threads
+  // Zeros before and after: a sum for each section, then how many blocks of threads are done.
+  uint32_t* sums = nullptr;     // [kChecksumSections + 1]
+  uint32_t* results = nullptr;  // [sections]: the device's, or pinned memory of the host
+  // Factors for the bytes that follow (checksum-inl.h): 2^i runs of a thread, 2^i blocks of threads.
+  uint32_t run_powers[kChecksumJoins] = {};
+  uint32_t block_powers[32] = {};
 };
+static_assert(sizeof(ChecksumArgs) <= 4096);
 
 }  // namespace quire::cuda
 

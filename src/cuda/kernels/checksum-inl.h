@@ -49,15 +49,24 @@ constexpr uint32_t ChecksumOf(uint32_t sum, uint64_t bytes) {
 
 inline constexpr uint64_t kChecksumBlockBytes = kChecksumRunBytes * kBlockThreads;
 
-/// Blocks of threads that the checksums take.
-constexpr uint32_t ChecksumBlocks(const ChecksumArgs& args) {
+/// Completes the arguments of a launch. No blocks: there is nothing to launch, all sums are zero.
+constexpr void FinishChecksums(ChecksumArgs& args) {
+  uint32_t power = PolynomialAfter(kChecksumRunBytes);
+  for (uint32_t& of : args.run_powers) {
+    of = power;
+    power = MultiplyPolynomials(power, power);
+  }
+  for (uint32_t& of : args.block_powers) {
+    of = power;
+    power = MultiplyPolynomials(power, power);
+  }
   uint64_t blocks = 0;
   uint64_t begin = args.begin;
   for (uint32_t section = 0; section < args.sections; ++section) {
     blocks += DivUp(args.ends[section] - begin, kChecksumBlockBytes);
     begin = args.ends[section];
   }
-  return static_cast<uint32_t>(blocks);
+  args.blocks = static_cast<uint32_t>(blocks);
 }
 
 template <class Thread>
@@ -81,8 +90,17 @@ class ChecksumKernel {
     }
     sum = Join(sum);
     if (self_.id() != 0) return;
-    const uint32_t shift = PolynomialAfter(place.block * kChecksumBlockBytes);
-    Add(args_.sums + place.section, MultiplyPolynomials(shift, sum));
+    const auto following = static_cast<uint32_t>(place.block);
+    for (uint32_t i = 0; i < 32 && following >> i != 0; ++i) {
+      if ((following >> i & 1u) != 0) sum = MultiplyPolynomials(args_.block_powers[i], sum);
+    }
+    Add(args_.sums + place.section, sum);
+    uint32_t* const done = args_.sums + kChecksumSections;
+    if (CountUp(done) + 1 != args_.blocks) return;
+    for (uint32_t section = 0; section < args_.sections; ++section) {
+      args_.results[section] = TakeOut(args_.sums + section);
+    }
+    TakeOut(done);
   }
 
  private:
@@ -164,24 +182,41 @@ class ChecksumKernel {
     uint32_t* from = tables_ + size_t{4} * 256;
     uint32_t* to = from + kBlockThreads;
     from[self_.id()] = sum;
-    uint32_t shift = PolynomialAfter(kChecksumRunBytes);
-    for (uint32_t left = self_.count() / 2; left > 0; left /= 2) {
+    for (uint32_t join = 0; join < kChecksumJoins; ++join) {
       self_.Sync();
-      if (self_.id() < left) {
-        sum = from[2 * self_.id()] ^ MultiplyPolynomials(shift, from[2 * self_.id() + 1]);
+      if (self_.id() < kBlockThreads >> (join + 1)) {
+        sum = from[2 * self_.id()] ^
+              MultiplyPolynomials(args_.run_powers[join], from[2 * self_.id() + 1]);
         to[self_.id()] = sum;
       }
       std::swap(from, to);
-      shift = MultiplyPolynomials(shift, shift);
     }
     return sum;
   }
+
+  // What blocks of threads share. A block has added before it counts itself.
 
   QUIRE_KERNEL static void Add(uint32_t* to, uint32_t sum) {
 #if defined(__CUDA_ARCH__)
     atomicXor(to, sum);
 #else
     *to ^= sum;
+#endif
+  }
+  QUIRE_KERNEL static uint32_t CountUp(uint32_t* counter) {
+#if defined(__CUDA_ARCH__)
+    __threadfence();
+    return atomicAdd(counter, 1u);
+#else
+    return (*counter)++;
+#endif
+  }
+  /// The value, which is zero afterwards.
+  QUIRE_KERNEL static uint32_t TakeOut(uint32_t* from) {
+#if defined(__CUDA_ARCH__)
+    return atomicExch(from, 0u);
+#else
+    return std::exchange(*from, 0u);
 #endif
   }
 

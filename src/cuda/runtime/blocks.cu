@@ -50,10 +50,9 @@ int LaunchEncode(const EncodeArgs& args, CUstream_st* stream) {
 }
 
 int LaunchChecksum(const ChecksumArgs& args, CUstream_st* stream) {
-  const uint32_t blocks = ChecksumBlocks(args);
-  if (blocks == 0) return cudaSuccess;  // of no bytes: zero is right
   return Start("RunChecksum", RunChecksum,
-               {blocks, kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes}, stream, args);
+               {args.blocks, kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes}, stream,
+               args);
 }
 
 }  // namespace quire::cuda
