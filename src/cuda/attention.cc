@@ -234,7 +234,7 @@ class DeviceAttention final : public AttentionBackend {
       device_.Launch(args, SplitsLaunch{.blocks = wave.blocks, .queries_max = plan.queries_max});
     } else {
       const uint32_t tiles = plan.queries_max <= kMmaColumns ? 1 : kQueryTilesMax;
-      device_.Launch(MmaArgsOf(args, plan, /*folds=*/false, tiles),
+      device_.Launch(MmaArgsOf(args, plan, /*folds=*/false, staging_, tiles),
                      MmaLaunch{.blocks = wave.blocks, .staging = staging_, .query_tiles = tiles});
     }
   }
@@ -243,10 +243,12 @@ class DeviceAttention final : public AttentionBackend {
     for (const SentPlan::Launch& fold : plan.folds) {
       const uint32_t blocks = std::min(fold.tile_count, kFoldBlocks);
       QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
-      MmaArgs args = MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true, kQueryTilesMax);
+      const Staging staging = StagingOfFolds(staging_);
+      MmaArgs args =
+          MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true, staging, kQueryTilesMax);
       args.waiting = waiting_.as<float>();
       args.blocks = blocks;
-      device_.Launch(args, MmaLaunch{.blocks = blocks, .folds = true, .staging = staging_});
+      device_.Launch(args, MmaLaunch{.blocks = blocks, .folds = true, .staging = staging});
     }
     return {};
   }
@@ -274,10 +276,10 @@ class DeviceAttention final : public AttentionBackend {
             .splits_per_block = launch.splits_per_block};
   }
 
-  MmaArgs MmaArgsOf(const SplitsArgs& splits, const SentPlan& plan, bool folds,
+  MmaArgs MmaArgsOf(const SplitsArgs& splits, const SentPlan& plan, bool folds, Staging staging,
                     uint32_t query_tiles) const {
     return {.splits = splits,
-            .shared = SharedOf(splits.shape, folds, staging_, query_tiles, options_.buffers),
+            .shared = SharedOf(splits.shape, folds, staging, query_tiles, options_.buffers),
             .key_mids = codec::HasMids(splits.shape.key.codec),
             .value_mids = codec::HasMids(splits.shape.value.codec),
             .one_form = plan.one_form,

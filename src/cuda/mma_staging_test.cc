@@ -216,7 +216,8 @@ TEST_F(MmaStaging, BulkCopiesAreForStoredNumbersTokenByToken) {
   EXPECT_EQ(launched({}, true), std::set{Staging::kBulk});
   EXPECT_EQ(launched({}, false), std::set{Staging::kCopied});
   EXPECT_EQ(launched({.key_inner = InnerAxis::kDim}, true), std::set{Staging::kCopied});
-  EXPECT_EQ(launched({.key_codec = Codec::kInt8}, true), std::set{Staging::kDecoded});
+  EXPECT_EQ(launched({.key_codec = Codec::kInt8}, true), std::set{Staging::kCodes});
+  EXPECT_EQ(launched({.key_codec = Codec::kFp8E4m3}, true), std::set{Staging::kDecoded});
   EXPECT_EQ(launched({.value_codec = Codec::kQ25}, true), std::set{Staging::kDecoded});
 }
 

@@ -9,6 +9,7 @@
 
 #include "attention/plan.h"
 #include "base/bits.h"
+#include "codec/formats.h"
 #include "cuda/kernels/mma_attend.h"
 
 namespace quire::cuda {
@@ -91,7 +92,17 @@ bool IsOneForm(const AttentionShape& shape, const BlockTables& tables) {
 }
 
 Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool bulk_copies) {
-  if (IsEncoded(shape)) return Staging::kDecoded;
+  if (IsEncoded(shape)) {
+    const auto in_tiles = [](const StreamLayout& stream, InnerAxis inner) {
+      const codec::CodeLayout layout = codec::InfoOf(stream.codec).layout;
+      return IsIdentity(stream.codec) ||
+             (stream.inner == inner && (layout == codec::CodeLayout::kByteTiles ||
+                                        layout == codec::CodeLayout::kNibbleTiles));
+    };
+    const bool tiles =
+        in_tiles(shape.key, InnerAxis::kToken) && in_tiles(shape.value, InnerAxis::kDim);
+    return tiles ? Staging::kCodes : Staging::kDecoded;
+  }
   const auto has_boxes = [](const BlockTable& table, const StreamLayout& key,
                             const StreamLayout& value) {
     // Rows of boxes of K are tokens of a channel.

@@ -133,6 +133,7 @@ class HostDevice final : public Device {
   void Launch(const MmaArgs& args, const MmaLaunch& how) override {
     switch (how.staging) {
       case Staging::kDecoded: return Mma<Staging::kDecoded>(args, how);
+      case Staging::kCodes: return States<Staging::kCodes>(args, how);
       case Staging::kCopied: return Mma<Staging::kCopied>(args, how);
       case Staging::kBulk: return Mma<Staging::kBulk>(args, how);
     }
@@ -199,10 +200,13 @@ class HostDevice final : public Device {
  private:
   template <Staging kStaging>
   void Mma(const MmaArgs& args, const MmaLaunch& how) {
-    if (how.folds) {
-      Run(how.blocks, kMmaWarps, args.shared.bytes,
-          [args](Thread& self) { MmaFolded<Thread, kStaging>(self, args).Run(); });
-    } else if (how.query_tiles == 1) {
+    if (!how.folds) return States<kStaging>(args, how);
+    Run(how.blocks, kMmaWarps, args.shared.bytes,
+        [args](Thread& self) { MmaFolded<Thread, kStaging>(self, args).Run(); });
+  }
+  template <Staging kStaging>
+  void States(const MmaArgs& args, const MmaLaunch& how) {
+    if (how.query_tiles == 1) {
       Run(how.blocks, kMmaWarps, args.shared.bytes,
           [args](Thread& self) { MmaStates<Thread, kStaging, 1>(self, args).Run(); });
     } else {

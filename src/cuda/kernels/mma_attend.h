@@ -52,6 +52,7 @@ inline constexpr uint32_t kSm90SharedMax = 227 << 10;
 /// How K and V come into shared memory. It never shows in the bits.
 enum class Staging : uint8_t {
   kDecoded,  // K or V is codes: threads decode them, and copy the others
+  kCodes,    // codes in tiles come as they are, each warp a column, and become numbers in registers
   kCopied,   // every thread copies sixteen bytes at a time, beside itself, into padded rows
   kBulk,     // one thread asks for boxes (cuda/kernels/bulk.h), which come into swizzled rows
 };
@@ -61,6 +62,14 @@ constexpr uint32_t BuffersOf(bool folds, Staging staging) {
   return folds && staging == Staging::kBulk ? 3 : 2;
 }
 inline constexpr uint32_t kBuffersMax = 4;
+/// Whether blocks of the staging have codes.
+constexpr bool HasCodes(Staging staging) {
+  return staging == Staging::kDecoded || staging == Staging::kCodes;
+}
+/// Blocks that fold share no work on codes in registers, so they decode before.
+constexpr Staging StagingOfFolds(Staging staging) {
+  return staging == Staging::kCodes ? Staging::kDecoded : staging;
+}
 /// Arrays with boxes: K sealed and open, V sealed and open.
 inline constexpr uint32_t kBoxedArrays = 4;
 /// Channels of V of a box.

@@ -5,11 +5,13 @@
 #define QUIRE_CUDA_KERNELS_MMA_BUFFERS_INL_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/bits.h"
 #include "cuda/kernels/bulk.h"
 #include "cuda/kernels/mma_attend.h"
 #include "cuda/kernels/mma_stage-inl.h"
+#include "cuda/kernels/mma_tiles-inl.h"
 #include "cuda/kernels/warp-inl.h"
 
 namespace quire::cuda {
@@ -50,6 +52,12 @@ class StageBuffers {
     stage.to = Buffer(ahead);
     if constexpr (kBulk) {
       if (warp_.number() == 0) Ask<kKeys>(stage, Barriers() + NumberOf(ahead));
+      return;
+    }
+    const bool in_tiles = kStaging == Staging::kCodes && stage.stream->codec > Codec::kBf16;
+    if (in_tiles) {
+      CopyColumn(stage);
+      self_.CommitCopies();
     } else {
       stage.stride = kKeys ? layout_.key_stride : layout_.value_stride;
       Stager<Thread, kTokens, kKeys, kStaging == Staging::kDecoded>(self_, warp_, stage).Run(type);
@@ -97,6 +105,16 @@ class StageBuffers {
            (value_at_(lane, 0) ^ m % kSteps * kMmaStep);
   }
 
+  // Of codes in tiles (cuda/kernels/mma_tiles-inl.h).
+
+  /// The codes of sixteen tokens, of so many channels.
+  template <class Format>
+  QUIRE_KERNEL static const std::byte* ColumnOf(const uint16_t* stage, uint32_t column,
+                                                uint32_t channels) {
+    return reinterpret_cast<const std::byte*>(stage) +
+           column * channels / kMmaStep * kTileBytesOf16<Format>;
+  }
+
  private:
   /// Of sixteen tokens of K, that a warp multiplies.
   static constexpr uint32_t kKeySteps = kFolds ? kTokens / kMmaStep : 1;
@@ -121,6 +139,26 @@ class StageBuffers {
   }
   QUIRE_KERNEL static uint32_t Panels(const StageArgs& stage) {
     return DivUp(stage.channels, kBoxChannels);
+  }
+
+  /// A warp's own: its scores are those of these tokens. A column that is not read stays what it
+  /// was; all codes are finite.
+  QUIRE_KERNEL void CopyColumn(const StageArgs& stage) {
+    static_assert(kFolds || kTokens / kMmaStep == kMmaWarps);
+    const uint32_t column = warp_.number();
+    const std::byte* from = stage.PlaneOf(column);
+    if (from == nullptr) return;
+    const uint32_t of_channel = stage.stream->codec == Codec::kInt8 ? 16 : 8;
+    from +=
+        (stage.InBlock(column) / kMmaStep * stage.stream->dim + stage.channel_begin) * of_channel;
+    const uint32_t bytes = stage.channels * of_channel;
+    std::byte* const to = reinterpret_cast<std::byte*>(stage.to) + column * bytes;
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL_BY(4)
+      for (uint32_t at = lane * 16; at < bytes; at += kWarpLanes * 16) {
+        self_.CopyAsync(to + at, from + at, true);
+      }
+    });
   }
 
   /// Every stage has the same boxes. Those that have no slot, or are not read, lie outside of the

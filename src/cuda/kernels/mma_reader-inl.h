@@ -22,7 +22,7 @@ class SplitReader {
  public:
   static constexpr uint32_t kTokens = StageTokensOf(kFolds);
   static constexpr uint32_t kStages = kSplitTokens / kTokens;
-  static constexpr bool kEncoded = kStaging == Staging::kDecoded;
+  static constexpr bool kEncoded = HasCodes(kStaging);
 
   QUIRE_KERNEL SplitReader(Thread& self, const MmaArgs& mma)
       : self_(self),

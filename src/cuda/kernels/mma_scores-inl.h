@@ -132,34 +132,45 @@ class MmaScores {
         for (uint32_t i = 0; i < kOfStage; ++i) sums(lane, i) = 0.0f;
       });
       With16(TypeOfKeys(shape_, open), [&](auto type) {
-        if (queries_.has_low()) {
-          MultiplyKeys<type.value, true>(keys, open, sums);
-        } else {
-          MultiplyKeys<type.value, false>(keys, open, sums);
-        }
+        WithFormat(open, [&](auto format) {
+          if (queries_.has_low()) {
+            MultiplyKeys<decltype(format), type.value, true>(keys, open, sums);
+          } else {
+            MultiplyKeys<decltype(format), type.value, false>(keys, open, sums);
+          }
+        });
       });
       KeepScores(j, open, sums);
     }
   }
 
-  template <Codec kType, bool kLow>
+  /// f(what K of a stage is).
+  template <typename F>
+  QUIRE_KERNEL void WithFormat(bool open, const F& f) const {
+    if constexpr (kStaging == Staging::kCodes) {
+      if (!open) return WithTiles(shape_.key.codec, f);
+    }
+    f(Numbers16());
+  }
+
+  template <class Format, Codec kType, bool kLow>
   QUIRE_KERNEL void MultiplyKeys(const uint16_t* keys, bool open, Fragment<float, kOfStage>& sums) {
     const uint32_t dim = shape_.key.dim;
     const uint16_t* const queries = queries_.High(open);
     constexpr uint32_t kChannels = Queries::kSteps * kMmaStep;
     QUIRE_DEVICE_UNROLL_BY(2)
     for (uint32_t k = 0; k + kChannels <= dim; k += kChannels) {
-      MultiplyChannels<kType, kLow, Queries::kSteps>(keys, queries, k, sums);
+      MultiplyChannels<Format, kType, kLow, Queries::kSteps>(keys, queries, k, sums);
     }
     if constexpr (Queries::kSteps > 1) {
       if (dim % kChannels != 0) {
-        MultiplyChannels<kType, kLow, 1>(keys, queries, dim - kMmaStep, sums);
+        MultiplyChannels<Format, kType, kLow, 1>(keys, queries, dim - kMmaStep, sums);
       }
     }
   }
 
   /// kDepth times sixteen channels.
-  template <Codec kType, bool kLow, uint32_t kDepth>
+  template <class Format, Codec kType, bool kLow, uint32_t kDepth>
   QUIRE_KERNEL void MultiplyChannels(const uint16_t* keys, const uint16_t* queries, uint32_t k,
                                      Fragment<float, kOfStage>& sums) {
     const auto high = queries_.Columns(queries, k);
@@ -169,9 +180,7 @@ class MmaScores {
     for (uint32_t step = 0; step < kDepth; ++step) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t t = 0; t < kSteps; ++t) {
-        const auto tokens = LoadMatrices<true>([&](uint32_t lane) {
-          return keys + reader_.buffers().KeysAt(lane, t, k + step * kMmaStep);
-        });
+        const auto tokens = LoadTokens<Format, kType>(keys, t, k + step * kMmaStep);
         QUIRE_DEVICE_UNROLL
         for (uint32_t n = 0; n < kTiles; ++n) {
           const uint32_t at = t * kOfStep + n * 4;
@@ -181,6 +190,21 @@ class MmaScores {
           }
         }
       }
+    }
+  }
+
+  /// Sixteen tokens of the warp's, of as many channels.
+  template <class Format, Codec kType>
+  QUIRE_KERNEL Fragment<uint32_t, 4> LoadTokens(const uint16_t* keys, uint32_t t,
+                                                uint32_t channel) const {
+    const auto& buffers = reader_.buffers();
+    if constexpr (std::is_same_v<Format, Numbers16>) {
+      return LoadMatrices<true>(
+          [&](uint32_t lane) { return keys + buffers.KeysAt(lane, t, channel); });
+    } else {
+      const uint32_t column = FirstStep() + t;
+      return LoadTile<Format, kType>(
+          warp_, buffers.template ColumnOf<Format>(keys, column, shape_.key.dim), channel);
     }
   }
 

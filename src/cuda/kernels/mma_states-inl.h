@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/scalar.h"
 #include "cuda/kernels/mma_attend.h"
@@ -193,8 +194,16 @@ class MmaStates {
       self_.Sync();  // all warps have read what they were told there
       With16(TypeOfValues(shape_, open), [&](auto type) { TellFactors<type.value>(open); });
       self_.Sync();
+      if constexpr (kStaging == Staging::kCodes) {
+        if (!open && shape_.value.codec > Codec::kBf16) {
+          WithTiles(shape_.value.codec, [&](auto format) {
+            AddValues<decltype(format), Codec::kBf16>(group, channels, open);
+          });
+          continue;
+        }
+      }
       With16(TypeOfValues(shape_, open),
-             [&](auto type) { AddValues<type.value>(group, channels, open); });
+             [&](auto type) { AddValues<Numbers16, type.value>(group, channels, open); });
     }
     if (!kEncoded || !mma_.value_mids) return;
     warp_.Lanes([&](uint32_t lane) {
@@ -236,7 +245,7 @@ class MmaStates {
     }
   }
 
-  template <Codec kType>
+  template <class Format, Codec kType>
   QUIRE_KERNEL void AddValues(uint32_t group, uint32_t channels, bool open) {
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t j = 0; j < kStages; ++j) {
@@ -257,8 +266,7 @@ class MmaStates {
         for (uint32_t m = 0; m < kSteps; ++m) {
           const uint32_t step = warp_.number() * kSteps + m;
           if (step * kMmaStep >= channels) continue;
-          const auto rows = LoadMatrices<true>(
-              [&](uint32_t lane) { return values + reader().buffers().ValuesAt(lane, t, step); });
+          const auto rows = LoadChannels<Format, kType>(values, t, step, channels);
           QUIRE_DEVICE_UNROLL
           for (uint32_t n = 0; n < kTiles; ++n) {
             MultiplyAdd<kType>(out_, SumAt(m, n), rows, factors[n], 0);
@@ -266,6 +274,22 @@ class MmaStates {
           }
         }
       }
+    }
+  }
+
+  /// Sixteen channels, of as many tokens.
+  template <class Format, Codec kType>
+  QUIRE_KERNEL Fragment<uint32_t, 4> LoadChannels(const uint16_t* values, uint32_t t, uint32_t step,
+                                                  uint32_t channels) {
+    const auto& buffers = reader().buffers();
+    if constexpr (std::is_same_v<Format, Numbers16>) {
+      return LoadMatrices<true>(
+          [&](uint32_t lane) { return values + buffers.ValuesAt(lane, t, step); });
+    } else {
+      return LoadTile<Format, kType>(
+          warp_,
+          buffers.template ColumnOf<Format>(values, t, channels) + step * kTileBytesOf16<Format>,
+          0);
     }
   }
 

@@ -15,7 +15,7 @@ constexpr uint32_t kThreads = kMmaWarps * kWarpLanes;
 // name.
 constexpr int kFoldedBlocks = 2;
 constexpr int BlocksOf(Staging staging, uint32_t tiles) {
-  return tiles == 1 && staging != Staging::kDecoded ? 4 : 3;
+  return tiles == 1 && staging != Staging::kDecoded ? 4 : 3;  // those that decode need registers
 }
 
 // Architectures without bulk copies have an empty kernel that is never launched.
@@ -44,12 +44,18 @@ __global__ void __launch_bounds__(kThreads, BlocksOf(kStaging, kTiles))
 }
 
 template <Staging kStaging>
-int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
+int LaunchStates(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
   const Grid grid{how.blocks, kThreads, args.shared.bytes};
-  if (how.folds) return Start("RunMmaFolded", RunMmaFolded<kStaging>, grid, stream, args);
   return how.query_tiles == 1
              ? Start("RunMmaStates", RunMmaStates<kStaging, 1>, grid, stream, args)
              : Start("RunMmaStates", RunMmaStates<kStaging, kQueryTilesMax>, grid, stream, args);
+}
+
+template <Staging kStaging>
+int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
+  if (!how.folds) return LaunchStates<kStaging>(args, how, stream);
+  const Grid grid{how.blocks, kThreads, args.shared.bytes};
+  return Start("RunMmaFolded", RunMmaFolded<kStaging>, grid, stream, args);
 }
 
 }  // namespace
@@ -57,6 +63,7 @@ int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
 int LaunchMma(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
   switch (how.staging) {
     case Staging::kDecoded: return Launch<Staging::kDecoded>(args, how, stream);
+    case Staging::kCodes: return LaunchStates<Staging::kCodes>(args, how, stream);
     case Staging::kCopied: return Launch<Staging::kCopied>(args, how, stream);
     case Staging::kBulk: return Launch<Staging::kBulk>(args, how, stream);
   }

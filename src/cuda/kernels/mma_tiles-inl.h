@@ -1,0 +1,113 @@
+// Codes of K and V that lie in shared memory as a slot has them, in tiles (codec/planes.h), on
+// their way to registers: of sixteen lanes and as many terms they become the first factor of a
+// matrix instruction, whose rows are lanes. Sixteen bits hold the integers exactly.
+#ifndef QUIRE_CUDA_KERNELS_MMA_TILES_INL_H_
+#define QUIRE_CUDA_KERNELS_MMA_TILES_INL_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "codec/formats.h"
+#include "codec/planes.h"
+#include "cuda/kernels/integers-inl.h"
+#include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/simt.h"
+#include "cuda/kernels/warp-inl.h"
+
+namespace quire::cuda {
+
+/// In the place of a codec: numbers of sixteen bits that are multiplied as they are.
+struct Numbers16 {};
+
+/// f(format) of codes that lie in tiles, or f(Numbers16()).
+template <typename F>
+QUIRE_KERNEL void WithTiles(Codec codec, const F& f) {
+  switch (codec) {
+    case Codec::kInt8: return f(codec::Int8());
+    case Codec::kInt4: return f(codec::Int4());
+    case Codec::kNf4: return f(codec::Nf4());
+    case Codec::kFp4: return f(codec::Fp4());
+    default: return f(Numbers16());
+  }
+}
+
+/// Of sixteen lanes and terms.
+template <class Format>
+inline constexpr uint32_t kTileBytesOf16 = codec::TileBytes(Format::kLayout, kMmaStep);
+
+/// first - second, exactly: both are numbers of sixteen bits, two to a word, and so are the
+/// differences.
+template <Codec kType>
+QUIRE_KERNEL uint32_t Subtract16(uint32_t first, uint32_t second) {
+#if defined(__CUDA_ARCH__)
+  uint32_t difference;
+  if constexpr (kType == Codec::kF16) {
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(first), "r"(second));
+  } else {
+    // -1 times the second; a subtraction of its own is there from sm_90 on.
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+        : "=r"(difference)
+        : "r"(second), "r"(0xbf80bf80u), "r"(first));
+  }
+  return difference;
+#else
+  return Pack16<kType>(Widen16<kType>(first & 0xffffu) - Widen16<kType>(second & 0xffffu),
+                       Widen16<kType>(first >> 16) - Widen16<kType>(second >> 16));
+#endif
+}
+
+/// Two signed bytes as numbers: those that `selector` takes of `bytes`, each below a byte of the
+/// exponent. With it the low bits of a byte stand in a number that is known but for them.
+template <Codec kType>
+QUIRE_KERNEL uint32_t NumbersOfBytes(uint32_t bytes, uint32_t selector) {
+  if constexpr (kType == Codec::kF16) {
+    // 1024 + 128 + the byte.
+    return Subtract16<kType>(Permute(bytes ^ 0x80808080u, 0x64646464u, selector), 0x64806480u);
+  } else {
+    // 128 + its low seven bits, less 128, or 256 of a byte below zero.
+    const uint32_t both = Permute(bytes, 0x43434343u, selector);
+    return Subtract16<kType>(both & 0xff7fff7fu, both & 0xff80ff80u);
+  }
+}
+
+/// Sixteen terms of a tile in shared memory, from `term` on.
+template <class Format, Codec kType, class Thread>
+QUIRE_KERNEL Fragment<uint32_t, 4> LoadTile(const Warp<Thread>& warp, const std::byte* tile,
+                                            uint32_t term) {
+  Fragment<uint32_t, 4> rows;
+  warp.Lanes([&](uint32_t lane) {
+    const uint32_t row = lane / 4;   // and the one eight later
+    const uint32_t pair = lane % 4;  // of terms, and the one four later
+    if constexpr (Format::kLayout == codec::CodeLayout::kByteTiles) {
+      const std::byte* const from = tile + (term / 2 + pair) * codec::kStepBytes + row * 2;
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t at = i / 2 * 4 * codec::kStepBytes + i % 2 * 16;
+        rows(lane, i) = NumbersOfBytes<kType>(Load<uint16_t>(from + at), 0x4140u);
+      }
+    } else {
+      const std::byte* const from = tile + (term / 4 + pair / 2) * codec::kStepBytes + row * 4;
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < 2; ++i) {
+        const uint32_t codes =
+            Load<uint32_t>(from + i * 2 * codec::kStepBytes) >> pair % 2 * 4 & 0x0f0f0f0fu;
+        if constexpr (std::is_same_v<Format, codec::Int4>) {
+          // 1024 or 128 plus the code, less as much and 8.
+          constexpr uint32_t kOne = kType == Codec::kF16 ? 0x64006400u : 0x43004300u;
+          rows(lane, i * 2) = Subtract16<kType>((codes & 0x000f000fu) | kOne, kOne + 0x00080008u);
+          rows(lane, i * 2 + 1) =
+              Subtract16<kType>((codes >> 8 & 0x000f000fu) | kOne, kOne + 0x00080008u);
+        } else {
+          const uint32_t integers = NibbleIntegers<Format>(codes);
+          rows(lane, i * 2) = NumbersOfBytes<kType>(integers, 0x4240u);
+          rows(lane, i * 2 + 1) = NumbersOfBytes<kType>(integers, 0x4341u);
+        }
+      }
+    }
+  });
+  return rows;
+}
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_KERNELS_MMA_TILES_INL_H_
