@@ -9,7 +9,6 @@
 
 #include "attention/plan.h"
 #include "base/bits.h"
-#include "codec/formats.h"
 #include "cuda/kernels/mma_attend.h"
 
 namespace quire::cuda {
@@ -92,17 +91,8 @@ bool IsOneForm(const AttentionShape& shape, const BlockTables& tables) {
 }
 
 Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool bulk_copies) {
-  if (IsEncoded(shape)) {
-    const auto in_tiles = [](const StreamLayout& stream, InnerAxis inner) {
-      const codec::CodeLayout layout = codec::InfoOf(stream.codec).layout;
-      return IsIdentity(stream.codec) ||
-             (stream.inner == inner && (layout == codec::CodeLayout::kByteTiles ||
-                                        layout == codec::CodeLayout::kNibbleTiles));
-    };
-    const bool tiles =
-        in_tiles(shape.key, InnerAxis::kToken) && in_tiles(shape.value, InnerAxis::kDim);
-    return tiles ? Staging::kCodes : Staging::kDecoded;
-  }
+  const bool pairs = shape.key.codec == Codec::kQ25 || shape.value.codec == Codec::kQ25;
+  if (IsEncoded(shape)) return pairs ? Staging::kDecoded : Staging::kCodes;
   const auto has_boxes = [](const BlockTable& table, const StreamLayout& key,
                             const StreamLayout& value) {
     // Rows of boxes of K are tokens of a channel.

@@ -52,7 +52,7 @@ inline constexpr uint32_t kSm90SharedMax = 227 << 10;
 /// How K and V come into shared memory. It never shows in the bits.
 enum class Staging : uint8_t {
   kDecoded,  // K or V is codes: threads decode them, and copy the others
-  kCodes,    // codes in tiles come as they are, each warp a column, and become numbers in registers
+  kCodes,    // codes come as they are, and become numbers on their way to registers
   kCopied,   // every thread copies sixteen bytes at a time, beside itself, into padded rows
   kBulk,     // one thread asks for boxes (cuda/kernels/bulk.h), which come into swizzled rows
 };

@@ -10,8 +10,8 @@
 #include "base/bits.h"
 #include "cuda/kernels/bulk.h"
 #include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/mma_coded-inl.h"
 #include "cuda/kernels/mma_stage-inl.h"
-#include "cuda/kernels/mma_tiles-inl.h"
 #include "cuda/kernels/warp-inl.h"
 
 namespace quire::cuda {
@@ -54,9 +54,8 @@ class StageBuffers {
       if (warp_.number() == 0) Ask<kKeys>(stage, Barriers() + NumberOf(ahead));
       return;
     }
-    const bool in_tiles = kStaging == Staging::kCodes && stage.stream->codec > Codec::kBf16;
-    if (in_tiles) {
-      CopyColumn(stage);
+    if (kStaging == Staging::kCodes && stage.stream->codec > Codec::kBf16) {
+      CopyColumn<kKeys>(stage);
       self_.CommitCopies();
     } else {
       stage.stride = kKeys ? layout_.key_stride : layout_.value_stride;
@@ -105,14 +104,13 @@ class StageBuffers {
            (value_at_(lane, 0) ^ m % kSteps * kMmaStep);
   }
 
-  // Of codes in tiles (cuda/kernels/mma_tiles-inl.h).
+  // Of codes as they are (cuda/kernels/mma_coded-inl.h).
 
   /// The codes of sixteen tokens, of so many channels.
   template <class Format>
   QUIRE_KERNEL static const std::byte* ColumnOf(const uint16_t* stage, uint32_t column,
                                                 uint32_t channels) {
-    return reinterpret_cast<const std::byte*>(stage) +
-           column * channels / kMmaStep * kTileBytesOf16<Format>;
+    return reinterpret_cast<const std::byte*>(stage) + column * channels * kChannelBytes<Format>;
   }
 
  private:
@@ -141,24 +139,41 @@ class StageBuffers {
     return DivUp(stage.channels, kBoxChannels);
   }
 
-  /// A warp's own: its scores are those of these tokens. A column that is not read stays what it
-  /// was; all codes are finite.
+  /// Sixteen tokens by each warp: of K those that it multiplies itself. Of a column that is not read
+  /// codes are zeros.
+  template <bool kKeys>
   QUIRE_KERNEL void CopyColumn(const StageArgs& stage) {
     static_assert(kFolds || kTokens / kMmaStep == kMmaWarps);
     const uint32_t column = warp_.number();
-    const std::byte* from = stage.PlaneOf(column);
-    if (from == nullptr) return;
-    const uint32_t of_channel = stage.stream->codec == Codec::kInt8 ? 16 : 8;
-    from +=
-        (stage.InBlock(column) / kMmaStep * stage.stream->dim + stage.channel_begin) * of_channel;
-    const uint32_t bytes = stage.channels * of_channel;
-    std::byte* const to = reinterpret_cast<std::byte*>(stage.to) + column * bytes;
-    warp_.Lanes([&](uint32_t lane) {
-      QUIRE_DEVICE_UNROLL_BY(4)
-      for (uint32_t at = lane * 16; at < bytes; at += kWarpLanes * 16) {
-        self_.CopyAsync(to + at, from + at, true);
-      }
-    });
+    const StreamLayout& stream = *stage.stream;
+    const std::byte* const plane = stage.PlaneOf(column);
+    const bool valid = plane != nullptr;
+    const std::byte* from = valid ? plane : stage.table->base;
+    const uint32_t in_block = stage.InBlock(column);
+    const auto copy = [&](uint32_t units, uint32_t of_channel, const auto& offset_of) {
+      auto* const to =
+          reinterpret_cast<std::byte*>(stage.to) + column * stage.channels * of_channel;
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL_BY(4)
+        for (uint32_t i = lane; i < units; i += kWarpLanes) {
+          self_.CopyAsync(to + i * 16, from + (valid ? offset_of(i) : 0), valid);
+        }
+      });
+    };
+    if (stream.codec >= Codec::kInt8) {  // in tiles, one behind the other
+      const uint32_t of_channel = stream.codec == Codec::kInt8 ? kMmaStep : kMmaStep / 2;
+      const uint32_t first = (in_block / kMmaStep * stream.dim + stage.channel_begin) * of_channel;
+      copy(stage.channels * of_channel / 16, of_channel,
+           [=](uint32_t i) { return first + i * 16; });
+    } else if (kKeys) {
+      copy(stage.channels, kMmaStep,
+           [&](uint32_t i) { return i * stream.block_tokens + in_block; });
+    } else {
+      const uint32_t runs = stage.channels / 16;
+      copy(stage.channels, kMmaStep, [&](uint32_t i) {
+        return (in_block + i / runs) * stream.dim + stage.channel_begin + i % runs * 16;
+      });
+    }
   }
 
   /// Every stage has the same boxes. Those that have no slot, or are not read, lie outside of the

@@ -148,7 +148,7 @@ class MmaScores {
   template <typename F>
   QUIRE_KERNEL void WithFormat(bool open, const F& f) const {
     if constexpr (kStaging == Staging::kCodes) {
-      if (!open) return WithTiles(shape_.key.codec, f);
+      if (!open) return WithCodes(shape_.key.codec, f);
     }
     f(Numbers16());
   }
@@ -203,8 +203,9 @@ class MmaScores {
           [&](uint32_t lane) { return keys + buffers.KeysAt(lane, t, channel); });
     } else {
       const uint32_t column = FirstStep() + t;
-      return LoadTile<Format, kType>(
-          warp_, buffers.template ColumnOf<Format>(keys, column, shape_.key.dim), channel);
+      return LoadCodes<Format, kType>(
+          warp_, buffers.template ColumnOf<Format>(keys, column, shape_.key.dim), channel,
+          kMmaStep);
     }
   }
 

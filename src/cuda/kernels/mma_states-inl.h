@@ -196,7 +196,7 @@ class MmaStates {
       self_.Sync();
       if constexpr (kStaging == Staging::kCodes) {
         if (!open && shape_.value.codec > Codec::kBf16) {
-          WithTiles(shape_.value.codec, [&](auto format) {
+          WithCodes(shape_.value.codec, [&](auto format) {
             AddValues<decltype(format), Codec::kBf16>(group, channels, open);
           });
           continue;
@@ -286,10 +286,11 @@ class MmaStates {
       return LoadMatrices<true>(
           [&](uint32_t lane) { return values + buffers.ValuesAt(lane, t, step); });
     } else {
-      return LoadTile<Format, kType>(
-          warp_,
-          buffers.template ColumnOf<Format>(values, t, channels) + step * kTileBytesOf16<Format>,
-          0);
+      // Tiles of sixteen channels, or rows of bytes of all.
+      constexpr bool kRows = Format::kLayout == codec::CodeLayout::kBytes;
+      const uint32_t at = step * kMmaStep * (kRows ? 1 : kChannelBytes<Format>);
+      return LoadCodes<Format, kType>(
+          warp_, buffers.template ColumnOf<Format>(values, t, channels) + at, 0, channels);
     }
   }
 

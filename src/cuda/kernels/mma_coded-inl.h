@@ -1,8 +1,9 @@
-// Codes of K and V that lie in shared memory as a slot has them, in tiles (codec/planes.h), on
-// their way to registers: of sixteen lanes and as many terms they become the first factor of a
-// matrix instruction, whose rows are lanes. Sixteen bits hold the integers exactly.
-#ifndef QUIRE_CUDA_KERNELS_MMA_TILES_INL_H_
-#define QUIRE_CUDA_KERNELS_MMA_TILES_INL_H_
+// Codes of K and V that lie in shared memory as a slot has them (codec/planes.h), on their way to
+// registers: those of sixteen *lanes*, which have sums of their own, and as many *terms* become the
+// first factor of a matrix instruction, whose rows are lanes. Sixteen bits hold what they stand for
+// exactly.
+#ifndef QUIRE_CUDA_KERNELS_MMA_CODED_INL_H_
+#define QUIRE_CUDA_KERNELS_MMA_CODED_INL_H_
 
 #include <cstdint>
 #include <type_traits>
@@ -11,6 +12,7 @@
 #include "codec/planes.h"
 #include "cuda/kernels/integers-inl.h"
 #include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/mma_codes-inl.h"
 #include "cuda/kernels/simt.h"
 #include "cuda/kernels/warp-inl.h"
 
@@ -19,10 +21,12 @@ namespace quire::cuda {
 /// In the place of a codec: numbers of sixteen bits that are multiplied as they are.
 struct Numbers16 {};
 
-/// f(format) of codes that lie in tiles, or f(Numbers16()).
+/// f(format) of codes, or f(Numbers16()).
 template <typename F>
-QUIRE_KERNEL void WithTiles(Codec codec, const F& f) {
+QUIRE_KERNEL void WithCodes(Codec codec, const F& f) {
   switch (codec) {
+    case Codec::kFp8E4m3: return f(codec::Fp8E4m3());
+    case Codec::kFp8E5m2: return f(codec::Fp8E5m2());
     case Codec::kInt8: return f(codec::Int8());
     case Codec::kInt4: return f(codec::Int4());
     case Codec::kNf4: return f(codec::Nf4());
@@ -31,9 +35,10 @@ QUIRE_KERNEL void WithTiles(Codec codec, const F& f) {
   }
 }
 
-/// Of sixteen lanes and terms.
+/// Of sixteen tokens, for each channel.
 template <class Format>
-inline constexpr uint32_t kTileBytesOf16 = codec::TileBytes(Format::kLayout, kMmaStep);
+inline constexpr uint32_t kChannelBytes =
+    Format::kLayout == codec::CodeLayout::kNibbleTiles ? kMmaStep / 2 : kMmaStep;
 
 /// first - second, exactly: both are numbers of sixteen bits, two to a word, and so are the
 /// differences.
@@ -70,35 +75,53 @@ QUIRE_KERNEL uint32_t NumbersOfBytes(uint32_t bytes, uint32_t selector) {
   }
 }
 
-/// Sixteen terms of a tile in shared memory, from `term` on.
+/// Two codes of eight bits as numbers.
+template <class Format, Codec kType>
+QUIRE_KERNEL uint32_t NumbersOfFp8(uint32_t first, uint32_t second) {
+  const uint32_t pair = Fp8Pair<Format>(first | second << 8);
+  if constexpr (kType == Codec::kF16) return pair;
+  return Pack16<kType>(WidenF16(static_cast<uint16_t>(pair)),
+                       WidenF16(static_cast<uint16_t>(pair >> 16)));
+}
+
+/// Sixteen terms from `term` on. Codes of eight bits that lie in no tile have a row of bytes for
+/// each term, `stride` apart.
 template <class Format, Codec kType, class Thread>
-QUIRE_KERNEL Fragment<uint32_t, 4> LoadTile(const Warp<Thread>& warp, const std::byte* tile,
-                                            uint32_t term) {
+QUIRE_KERNEL Fragment<uint32_t, 4> LoadCodes(const Warp<Thread>& warp, const std::byte* codes,
+                                             uint32_t term, uint32_t stride) {
+  using Layout = codec::CodeLayout;
   Fragment<uint32_t, 4> rows;
   warp.Lanes([&](uint32_t lane) {
     const uint32_t row = lane / 4;   // and the one eight later
     const uint32_t pair = lane % 4;  // of terms, and the one four later
-    if constexpr (Format::kLayout == codec::CodeLayout::kByteTiles) {
-      const std::byte* const from = tile + (term / 2 + pair) * codec::kStepBytes + row * 2;
+    if constexpr (Format::kLayout == Layout::kBytes) {
+      const std::byte* const from = codes + (term + pair * 2) * stride + row;
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) {
+        const std::byte* const at = from + i / 2 * 8 * stride + i % 2 * 8;
+        rows(lane, i) = NumbersOfFp8<Format, kType>(Load<uint8_t>(at), Load<uint8_t>(at + stride));
+      }
+    } else if constexpr (Format::kLayout == Layout::kByteTiles) {
+      const std::byte* const from = codes + (term / 2 + pair) * codec::kStepBytes + row * 2;
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
         const uint32_t at = i / 2 * 4 * codec::kStepBytes + i % 2 * 16;
         rows(lane, i) = NumbersOfBytes<kType>(Load<uint16_t>(from + at), 0x4140u);
       }
     } else {
-      const std::byte* const from = tile + (term / 4 + pair / 2) * codec::kStepBytes + row * 4;
+      const std::byte* const from = codes + (term / 4 + pair / 2) * codec::kStepBytes + row * 4;
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < 2; ++i) {
-        const uint32_t codes =
+        const uint32_t four =
             Load<uint32_t>(from + i * 2 * codec::kStepBytes) >> pair % 2 * 4 & 0x0f0f0f0fu;
         if constexpr (std::is_same_v<Format, codec::Int4>) {
           // 1024 or 128 plus the code, less as much and 8.
           constexpr uint32_t kOne = kType == Codec::kF16 ? 0x64006400u : 0x43004300u;
-          rows(lane, i * 2) = Subtract16<kType>((codes & 0x000f000fu) | kOne, kOne + 0x00080008u);
+          rows(lane, i * 2) = Subtract16<kType>((four & 0x000f000fu) | kOne, kOne + 0x00080008u);
           rows(lane, i * 2 + 1) =
-              Subtract16<kType>((codes >> 8 & 0x000f000fu) | kOne, kOne + 0x00080008u);
+              Subtract16<kType>((four >> 8 & 0x000f000fu) | kOne, kOne + 0x00080008u);
         } else {
-          const uint32_t integers = NibbleIntegers<Format>(codes);
+          const uint32_t integers = NibbleIntegers<Format>(four);
           rows(lane, i * 2) = NumbersOfBytes<kType>(integers, 0x4240u);
           rows(lane, i * 2 + 1) = NumbersOfBytes<kType>(integers, 0x4341u);
         }
@@ -110,4 +133,4 @@ QUIRE_KERNEL Fragment<uint32_t, 4> LoadTile(const Warp<Thread>& warp, const std:
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_CUDA_KERNELS_MMA_TILES_INL_H_
+#endif  // QUIRE_CUDA_KERNELS_MMA_CODED_INL_H_
