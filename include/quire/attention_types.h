@@ -51,8 +51,6 @@ struct StreamLayout {
   uint64_t scale_offset_bytes = 0;
   uint64_t scale_head_stride_bytes = 0;
   bool rotated = false;  // rows passed the rotation of docs/codecs.md, in the open form too
-
-  bool operator==(const StreamLayout&) const = default;
 };
 
 /// The fields that all tasks of one call share.

@@ -3,18 +3,34 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <tuple>
 
 #include "cuda/kernels/encode-inl.h"
 
 namespace quire::cuda {
 namespace {
 
+auto FieldsOf(const StreamLayout& stream) {
+  return std::tie(stream.codec, stream.inner, stream.heads, stream.dim, stream.block_tokens,
+                  stream.offset_bytes, stream.head_stride_bytes, stream.scale_offset_bytes,
+                  stream.scale_head_stride_bytes, stream.rotated);
+}
+bool IsSame(const WrittenStream& a, const WrittenStream& b) {
+  return FieldsOf(a.layout) == FieldsOf(b.layout) && a.dtype == b.dtype &&
+         a.token_stride == b.token_stride && a.head_stride == b.head_stride;
+}
+bool IsSame(const SealedStream& a, const SealedStream& b) {
+  return FieldsOf(a.open) == FieldsOf(b.open) && FieldsOf(a.sealed) == FieldsOf(b.sealed);
+}
+
 /// Which stream of a launch this is, if it has room for one more block of it.
 template <class Args, class StreamOfLaunch>
 std::optional<uint32_t> FindStream(Args& args, const StreamOfLaunch& stream) {
   if (args.count == kBlocksOfLaunch) return std::nullopt;
   const std::span known(args.streams, args.stream_count);
-  const auto at = static_cast<uint32_t>(std::ranges::find(known, stream) - known.begin());
+  const auto found =
+      std::ranges::find_if(known, [&](const auto& other) { return IsSame(other, stream); });
+  const auto at = static_cast<uint32_t>(found - known.begin());
   if (at < args.stream_count) return at;
   if (at == kStreamsOfLaunch) return std::nullopt;
   args.streams[args.stream_count++] = stream;

@@ -24,8 +24,6 @@ struct WrittenStream {
   Codec dtype = Codec::kF32;
   int64_t token_stride = 0;  // elements
   int64_t head_stride = 0;
-
-  bool operator==(const WrittenStream&) const = default;
 };
 /// Rows of some tokens of one block.
 struct WrittenBlock {
@@ -59,8 +57,6 @@ struct ReadArgs {
 struct SealedStream {
   StreamLayout open{};
   StreamLayout sealed{};
-
-  bool operator==(const SealedStream&) const = default;
 };
 struct SealedBlock {
   const std::byte* open_slot = nullptr;
