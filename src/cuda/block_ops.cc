@@ -62,12 +62,12 @@ StreamLayout HeadsOf(StreamLayout stream, const RowsPiece& piece) {
 /// Threads: one at a time
 class Checksums {
  public:
-  /// `pinned`: whether kernels reach the words. Shape: words [kSums]
-  Checksums(Device& device, Stream stream, std::byte* words, bool pinned)
+  /// `reached`: by kernels. Shape: words [kSums]
+  Checksums(Device& device, Stream stream, std::byte* words, bool reached)
       : device_(device),
         stream_(stream),
         words_(words),
-        pinned_(pinned),
+        reached_(reached),
         sums_(device),
         wanted_(kSums) {}
 
@@ -135,7 +135,7 @@ class Checksums {
     const uint64_t bytes = args.sections * sizeof(uint32_t);
     if (args.blocks == 0) {
       std::memset(words, 0, bytes);
-    } else if (pinned_) {
+    } else if (reached_) {
       args.results = reinterpret_cast<uint32_t*>(words);
       device_.Launch(args, stream_);
     } else {
@@ -150,7 +150,7 @@ class Checksums {
   Device& device_;
   const Stream stream_;
   std::byte* const words_;
-  const bool pinned_;
+  const bool reached_;
   DeviceBuffer sums_;
   std::vector<Wanted> wanted_;  // by number
   uint64_t taken_ = 0;
@@ -179,9 +179,9 @@ class DeviceBlockOps final : public BlockOps {
         host_(device.host_allocator(), kPieces * kStagingBytes + 3 * kSumsBytes,
               "block operations"),
         staging_(device),
-        sums_(device, Stream::kCompute, WordsAt(0), host_.pinned()),
-        sums_in_(device, Stream::kInSums, WordsAt(1), host_.pinned()),
-        sums_out_(device, Stream::kOutSums, WordsAt(2), host_.pinned()) {}
+        sums_(device, Stream::kCompute, WordsAt(0), device.Reaches(host_)),
+        sums_in_(device, Stream::kInSums, WordsAt(1), device.Reaches(host_)),
+        sums_out_(device, Stream::kOutSums, WordsAt(2), device.Reaches(host_)) {}
 
   ~DeviceBlockOps() override {
     for (const Stream stream : kStreams) static_cast<void>(device_.Synchronize(stream));

@@ -17,6 +17,7 @@
 #include "cuda/kernels/mma_attend.h"
 #include "cuda/kernels/model.h"
 #include "cuda/waiting_blocks.h"
+#include "env/host_buffer.h"
 #include "quire/block_ops.h"
 #include "quire/env.h"
 #include "quire/error.h"
@@ -58,6 +59,8 @@ class Device {
   virtual bool Owns(const void* address) const = 0;
   /// Memory of the host that copies go to and from beside the host: pinned.
   virtual HostAllocator& host_allocator() = 0;
+  /// Whether kernels reach memory that it gave.
+  virtual bool Reaches(const HostBuffer& memory) const = 0;
 
   /// `host` is read before the call returns.
   virtual void CopyIn(const void* host, uint64_t bytes, void* device) = 0;

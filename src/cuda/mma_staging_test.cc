@@ -39,6 +39,7 @@ class WatchedDevice final : public Device {
   void Free(void* memory) override { of_.Free(memory); }
   bool Owns(const void* address) const override { return of_.Owns(address); }
   HostAllocator& host_allocator() override { return of_.host_allocator(); }
+  bool Reaches(const HostBuffer& memory) const override { return of_.Reaches(memory); }
   void CopyIn(const void* host, uint64_t bytes, void* device) override {
     of_.CopyIn(host, bytes, device);
   }

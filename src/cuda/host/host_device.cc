@@ -33,7 +33,8 @@ constexpr size_t kAlignment = 256;
 
 class HostDevice final : public Device {
  public:
-  HostDevice(LateStreams* streams, HostAllocator& pinned) : streams_(streams), pinned_(pinned) {}
+  HostDevice(LateStreams* streams, bool reaches_host)
+      : streams_(streams), reaches_host_(reaches_host) {}
   ~HostDevice() override {
     LaunchWaiting();
     if (streams_ != nullptr) streams_->RunAll();
@@ -68,7 +69,8 @@ class HostDevice final : public Device {
     const auto& [begin, bytes] = *std::prev(after);
     return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(begin) + bytes;
   }
-  HostAllocator& host_allocator() override { return pinned_; }
+  HostAllocator& host_allocator() override { return PlainHostAllocator(); }
+  bool Reaches(const HostBuffer&) const override { return reaches_host_; }
 
   void CopyIn(const void* host, uint64_t bytes, void* device) override {
     const auto* const first = static_cast<const std::byte*>(host);
@@ -261,23 +263,10 @@ class HostDevice final : public Device {
   static uint32_t Number(Stream stream) { return static_cast<uint32_t>(stream); }
 
   LateStreams* const streams_;  // null: everything is done at once
-  HostAllocator& pinned_;
+  const bool reaches_host_;
   mutable Mutex mutex_{LockRank::kLeaf};
   HostGrid grid_ QUIRE_GUARDED_BY(mutex_);
   std::map<const void*, uint64_t> allocated_ QUIRE_GUARDED_BY(mutex_);  // bytes by address
-};
-
-/// The host's memory, all of which this device reaches.
-class ReachableMemory final : public HostAllocator {
- public:
-  std::string_view name() const override { return "emulated"; }
-  bool pinned() const override { return true; }
-  Result<std::byte*> Allocate(uint64_t bytes) override {
-    return PlainHostAllocator().Allocate(bytes);
-  }
-  void Free(std::byte* memory, uint64_t bytes) override {
-    PlainHostAllocator().Free(memory, bytes);
-  }
 };
 
 class EmulatedMemory final : public DeviceMemory {
@@ -317,9 +306,8 @@ class EmulatedMemory final : public DeviceMemory {
 
 }  // namespace
 
-std::unique_ptr<Device> MakeHostDevice(LateStreams* streams, HostAllocator* pinned) {
-  static ReachableMemory reachable;
-  return std::make_unique<HostDevice>(streams, pinned == nullptr ? reachable : *pinned);
+std::unique_ptr<Device> MakeHostDevice(LateStreams* streams, bool reaches_host) {
+  return std::make_unique<HostDevice>(streams, reaches_host);
 }
 
 std::unique_ptr<DeviceMemory> MakeEmulatedMemory(Device& device) {

@@ -10,12 +10,11 @@
 namespace quire::cuda {
 
 /// Without `streams` a call returns when its work is done. With `streams` these run the work:
-/// independently, late, and failing when a test says so. Its pinned memory is that of `pinned`, or
-/// any.
+/// independently, late, and failing when a test says so. `reaches_host`: its kernels write to the
+/// host's memory.
 ///
-/// Lifetime: both must outlive it
-std::unique_ptr<Device> MakeHostDevice(LateStreams* streams = nullptr,
-                                       HostAllocator* pinned = nullptr);
+/// Lifetime: `streams` must outlive it
+std::unique_ptr<Device> MakeHostDevice(LateStreams* streams = nullptr, bool reaches_host = true);
 
 /// Arenas of such a device: host memory that reports that it is not, so that the cache moves its
 /// bytes as it moves a device's.

@@ -217,6 +217,7 @@ class CudaDevice final : public Device {
     return 1e-3 * milliseconds;
   }
   HostAllocator& host_allocator() override { return pinned_; }
+  bool Reaches(const HostBuffer& memory) const override { return memory.pinned(); }
 
   bool has_bulk_copies() const override { return has_bulk_copies_; }
   Result<TensorMap> MakeMap(const BoxedArray& array) override {
