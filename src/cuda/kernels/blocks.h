@@ -97,7 +97,7 @@ struct ChecksumArgs {
   // Zeros before and after: a sum for each section, then how many blocks of threads are done.
   uint32_t* sums = nullptr;     // [kChecksumSections + 1]
   uint32_t* results = nullptr;  // [sections]: the device's, or pinned memory of the host
-  // Factors for the bytes that follow (checksum-inl.h): 2^i runs of a thread, 2^i blocks of threads.
+  // Factors for the bytes that follow (checksum-inl.h): 2^i runs of a thread, 2^i blocks of them.
   uint32_t run_powers[kChecksumJoins] = {};
   uint32_t block_powers[32] = {};
 };

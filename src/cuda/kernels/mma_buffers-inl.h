@@ -139,8 +139,8 @@ class StageBuffers {
     return DivUp(stage.channels, kBoxChannels);
   }
 
-  /// Sixteen tokens by each warp: of K those that it multiplies itself. Of a column that is not read
-  /// codes are zeros.
+  /// Sixteen tokens by each warp: of K those that it multiplies itself. Of a column that is not
+  /// read codes are zeros.
   template <bool kKeys>
   QUIRE_KERNEL void CopyColumn(const StageArgs& stage) {
     static_assert(kFolds || kTokens / kMmaStep == kMmaWarps);
