@@ -123,6 +123,7 @@ struct MmaShared {
   uint32_t query_numbers = 0;  // of one array [rows][query_stride]; one for high, one for low parts
   // Of a stage: numbers from row to row, or what its boxes are.
   uint32_t key_stride = 0;
+  uint32_t key_token_stride = 0;  // where rows of K are tokens
   uint32_t value_stride = 0;
   uint32_t box_tokens = 0;
   uint32_t block_bits = 0;  // log2 of the tokens of a block
@@ -154,6 +155,7 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
   shared.query_stride = shape.key.dim + 8;
   shared.query_numbers = shared.queries * shared.query_stride;
   shared.key_stride = tokens + 8;
+  shared.key_token_stride = shape.key.dim + 8;
   shared.value_stride = value_channels + 8;
   shared.box_tokens = BoxTokens(shape.key.block_tokens);
   shared.block_bits = static_cast<uint32_t>(std::countr_zero(shape.key.block_tokens));
@@ -172,7 +174,8 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
   shared.stage_at = RoundUp(end, bulk ? kBulkAlignment : 16);
   shared.stage_bytes =
       bulk ? 2 * tokens * std::max(shape.key.dim, RoundUp(value_channels, kBoxChannels))
-           : 2 * std::max(shape.key.dim * shared.key_stride, tokens * shared.value_stride);
+           : 2 * std::max({shape.key.dim * shared.key_stride, tokens * shared.key_token_stride,
+                           tokens * shared.value_stride});
   shared.bytes = shared.stage_at + shared.buffers * shared.stage_bytes;
   return shared;
 }

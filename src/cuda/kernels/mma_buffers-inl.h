@@ -5,7 +5,6 @@
 #define QUIRE_CUDA_KERNELS_MMA_BUFFERS_INL_H_
 
 #include <cstdint>
-#include <type_traits>
 
 #include "base/bits.h"
 #include "cuda/kernels/bulk.h"
@@ -58,7 +57,9 @@ class StageBuffers {
       CopyColumn<kKeys>(stage);
       self_.CommitCopies();
     } else {
-      stage.stride = kKeys ? layout_.key_stride : layout_.value_stride;
+      stage.stride = !kKeys                                   ? layout_.value_stride
+                     : stage.stream->inner == InnerAxis::kDim ? layout_.key_token_stride
+                                                              : layout_.key_stride;
       Stager<Thread, kTokens, kKeys, kStaging == Staging::kDecoded>(self_, warp_, stage).Run(type);
       self_.CommitCopies();
     }
@@ -92,6 +93,11 @@ class StageBuffers {
   /// `channel` on.
   QUIRE_KERNEL uint32_t KeysAt(uint32_t lane, uint32_t t, uint32_t channel) const {
     return key_at_(lane, t) + channel * (kBulk ? layout_.box_tokens : layout_.key_stride);
+  }
+  /// The same where rows are tokens: rows of LoadMatrices<false>.
+  QUIRE_KERNEL uint32_t KeyRowsAt(uint32_t lane, uint32_t t, uint32_t channel) const {
+    const uint32_t step = kFolds ? t : warp_.number();
+    return (step * kMmaStep + lane % 16) * layout_.key_token_stride + channel + lane / 16 * 8;
   }
   /// Channels of V of step `m` of sixteen, of tokens of step `t`.
   QUIRE_KERNEL uint32_t ValuesAt(uint32_t lane, uint32_t t, uint32_t m) const {

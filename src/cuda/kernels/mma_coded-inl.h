@@ -18,8 +18,10 @@
 
 namespace quire::cuda {
 
-/// In the place of a codec: numbers of sixteen bits that are multiplied as they are.
+/// In the place of a codec: numbers of sixteen bits that are multiplied as they are. Rows of them
+/// are terms, or lanes.
 struct Numbers16 {};
+struct RowsOfNumbers16 {};
 
 /// f(format) of codes, or f(Numbers16()).
 template <typename F>

@@ -148,7 +148,11 @@ class MmaScores {
   template <typename F>
   QUIRE_KERNEL void WithFormat(bool open, const F& f) const {
     if constexpr (kStaging == Staging::kCodes) {
-      if (!open) return WithCodes(shape_.key.codec, f);
+      if (!open && shape_.key.codec > Codec::kBf16) return WithCodes(shape_.key.codec, f);
+    }
+    if constexpr (kStaging != Staging::kBulk) {
+      const StreamLayout& stream = open ? attention::OpenKey(shape_) : shape_.key;
+      if (stream.inner == InnerAxis::kDim) return f(RowsOfNumbers16());
     }
     f(Numbers16());
   }
@@ -201,6 +205,9 @@ class MmaScores {
     if constexpr (std::is_same_v<Format, Numbers16>) {
       return LoadMatrices<true>(
           [&](uint32_t lane) { return keys + buffers.KeysAt(lane, t, channel); });
+    } else if constexpr (std::is_same_v<Format, RowsOfNumbers16>) {
+      return LoadMatrices<false>(
+          [&](uint32_t lane) { return keys + buffers.KeyRowsAt(lane, t, channel); });
     } else {
       const uint32_t column = FirstStep() + t;
       return LoadCodes<Format, kType>(

@@ -1,7 +1,8 @@
 // Brings K and V of some tokens into shared memory as numbers of sixteen bits, which matrix
-// instructions read: of K a row for every channel, of V a row for every token. Stored numbers are
-// copied beside the threads; codes become the integers, or floats of eight bits, that they stand
-// for, which sixteen bits hold exactly.
+// instructions read: of K a row for every channel, or for every token where its channels are
+// neighbours, of V a row for every token. Stored numbers are copied beside the threads; codes
+// become the integers, or floats of eight bits, that they stand for, which sixteen bits hold
+// exactly.
 #ifndef QUIRE_CUDA_KERNELS_MMA_STAGE_INL_H_
 #define QUIRE_CUDA_KERNELS_MMA_STAGE_INL_H_
 
@@ -15,7 +16,7 @@
 
 namespace quire::cuda {
 
-/// kKeys: rows of `to` are channels, else tokens. kEncoded: there may be codes.
+/// kEncoded: there may be codes.
 template <class Thread, uint32_t kTokens, bool kKeys, bool kEncoded>
 class Stager {
  public:
@@ -30,8 +31,11 @@ class Stager {
         return CodeStager<Thread, kTokens, kKeys>(warp_, args_).Run(f16);
       }
     }
-    if (kKeys && stream_.inner == InnerAxis::kDim) return Transpose();
-    Copy();
+    if (kKeys && stream_.inner == InnerAxis::kToken) {
+      CopyChannels();
+    } else {
+      CopyTokens();
+    }
   }
 
  private:
@@ -41,34 +45,33 @@ class Stager {
   QUIRE_KERNEL uint32_t InBlock(uint32_t column) const { return args_.InBlock(column); }
   QUIRE_KERNEL uint16_t* At(uint32_t row, uint32_t column) const { return args_.At(row, column); }
 
-  QUIRE_KERNEL void Copy() {
-    const uint32_t runs = kKeys ? 2 * kColumns : args_.channels / 8;  // eight numbers each
-    const uint32_t rows = kKeys ? args_.channels : kTokens;
-    warp_.Share(rows * runs, [&](uint32_t i) {
-      const uint32_t row = i / runs;
-      const uint32_t run = i % runs;
-      const uint32_t column = kKeys ? run / 2 : row / codec::kTileLanes;
-      const std::byte* const plane = PlaneOf(column);
-      const bool valid = plane != nullptr && (kKeys || args_.first + row < args_.end);
+  // Eight numbers at a time.
+
+  QUIRE_KERNEL void CopyChannels() {
+    constexpr uint32_t kRuns = 2 * kColumns;
+    warp_.Share(args_.channels * kRuns, [&](uint32_t i) {
+      const uint32_t channel = i / kRuns;
+      const uint32_t run = i % kRuns;
+      const std::byte* const plane = PlaneOf(run / 2);
       const uint64_t from =
-          kKeys ? uint64_t{row} * stream_.block_tokens + InBlock(column) + uint64_t{run % 2} * 8
-                : uint64_t{InBlock(column) + row % codec::kTileLanes} * stream_.dim +
-                      args_.channel_begin + uint64_t{run} * 8;
-      self_.CopyAsync(At(row, run * 8), valid ? plane + from * 2 : args_.table->base, valid);
+          uint64_t{channel} * stream_.block_tokens + InBlock(run / 2) + uint64_t{run % 2} * 8;
+      CopyRun(At(channel, run * 8), plane, from, plane != nullptr);
     });
   }
-
-  QUIRE_KERNEL void Transpose() {
-    warp_.Share(kTokens * args_.channels, [&](uint32_t i) {
-      const uint32_t channel = i % args_.channels;
-      const uint32_t token = i / args_.channels;
+  QUIRE_KERNEL void CopyTokens() {
+    const uint32_t runs = args_.channels / 8;
+    warp_.Share(kTokens * runs, [&](uint32_t i) {
+      const uint32_t token = i / runs;
+      const uint32_t run = i % runs;
       const uint32_t column = token / codec::kTileLanes;
       const std::byte* const plane = PlaneOf(column);
-      if (plane == nullptr) return;
-      const uint64_t from =
-          uint64_t{InBlock(column) + token % codec::kTileLanes} * stream_.dim + channel;
-      *At(channel, token) = LoadHalf(plane, from);
+      const uint64_t from = uint64_t{InBlock(column) + token % codec::kTileLanes} * stream_.dim +
+                            args_.channel_begin + uint64_t{run} * 8;
+      CopyRun(At(token, run * 8), plane, from, plane != nullptr && args_.first + token < args_.end);
     });
+  }
+  QUIRE_KERNEL void CopyRun(uint16_t* to, const std::byte* plane, uint64_t from, bool valid) {
+    self_.CopyAsync(to, valid ? plane + from * 2 : args_.table->base, valid);
   }
 
   Thread& self_;
