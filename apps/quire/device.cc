@@ -49,18 +49,19 @@ std::string DeviceOfRank(const std::string& name, [[maybe_unused]] uint32_t loca
   return name;
 }
 
+TextCheck DeviceCheck() {
+  return {"DEVICE", [](const std::string& name) {
+            return IsDeviceName(name) ? "" : "no device: cpu, cuda, cuda:N or emulated";
+          }};
+}
+
 void AddDeviceFlags(Command& command, DeviceFlags& flags) {
   command.Add({.name = "--device",
                .value = &flags.device,
                .help = "Where it runs: cpu, cuda, cuda:N; emulated: the kernels of devices on the "
                        "processor, for checks. With :plain behind it a device does without bulk "
                        "copies",
-               .check = TextCheck{"DEVICE",
-                                  [](const std::string& name) {
-                                    return IsDeviceName(name)
-                                               ? ""
-                                               : "no device: cpu, cuda, cuda:N or emulated";
-                                  }},
+               .check = DeviceCheck(),
                .shows_default = true});
   command.Add({.name = "--arithmetic",
                .value = &flags.arithmetic,

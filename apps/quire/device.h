@@ -19,6 +19,7 @@ namespace quire::app {
 /// "cpu", "cuda" (the first), "cuda:N" or "emulated"; the last three with ":plain" behind them: as
 /// on a device without bulk copies.
 bool IsDeviceName(const std::string& name);
+TextCheck DeviceCheck();
 
 struct DeviceFlags {
   std::string device = "cpu";

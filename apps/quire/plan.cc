@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 
 #include "apps/quire/command.h"
+#include "apps/quire/device.h"
 #include "apps/quire/plan_ranks.h"
 #include "apps/quire/runtime.h"
 #include "cache/planned_bytes.h"
+#include "cuda/attention.h"
+#include "cuda/operators.h"
 #include "env/file.h"
 #include "model/adapter.h"
 #include "model/config.h"
+#include "model/stage.h"
+#include "model/weights.h"
 #include "quire/cache.h"
 #include "quire/disk_store.h"
 #include "tier/cold_state.h"
@@ -28,6 +33,7 @@ struct PlanFlags {
   model::Window window;
   uint32_t adapter_rank = 0;  // 0: nothing is said of adapters
   uint32_t ranks = 0;         // 0: nothing is said of ranks
+  std::string device = "cpu";
   bool json = false;
 };
 
@@ -95,6 +101,15 @@ Result<nlohmann::ordered_json> PlanOf(const PlanFlags& flags) {
                                              config, profile));
     report.update(ranks);
   }
+  if (flags.device != "cpu") {
+    const uint64_t weights = model::MatrixBytes(config, model::AllLayers(config),
+                                                config.dtype.value_or(ComputeType::kBf16));
+    const uint64_t pass = cuda::PassBytes(config, flags.chunk_tokens);
+    report.update({{"bytes_device_weights", weights},
+                   {"bytes_device_pass", pass},
+                   {"bytes_device_attention_max", cuda::kStatesBytesMax},
+                   {"bytes_device", weights + pass + cuda::kStatesBytesMax + planned.total()}});
+  }
   return report;
 }
 
@@ -113,6 +128,10 @@ int RunPlan(const PlanFlags& flags) {
   if (flags.resident_tokens > 0) {
     fmt::print("{:<17} {} of --hot-bytes\n", "streamed",
                FormatBytes((*plan)["bytes_streamed"].get<uint64_t>()));
+  }
+  if (flags.device != "cpu") {
+    fmt::print("{:<17} {}, blocks and all else\n", "on the device",
+               FormatBytes((*plan)["bytes_device"].get<uint64_t>()));
   }
   if (flags.ranks > 0) fmt::print("{}", RanksTable(*plan));
   return kOk;
@@ -150,7 +169,7 @@ void AddPlan(Command& program) {
                        "last tokens in memory"});
   command.Add({.name = "--chunk",
                .value = &flags->chunk_tokens,
-               .help = "With --resident-tokens: prompt tokens per step",
+               .help = "With --resident-tokens or --device: prompt tokens per step",
                .check = Between<int>{1, 1 << 20},
                .shows_default = true});
   command.Add({.name = "--adapter-rank",
@@ -162,6 +181,12 @@ void AddPlan(Command& program) {
                .value = &flags->ranks,
                .help = "Also what each of so many ranks holds, in both modes (docs/ranks.md)",
                .check = Between<uint32_t>{1, 1024}});
+  command.Add({.name = "--device",
+               .value = &flags->device,
+               .help = "Also what a device holds beside the blocks: weights, the rows of a step of "
+                       "--chunk tokens, states of attention; none has to be there",
+               .check = DeviceCheck(),
+               .shows_default = true});
   command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
   command.Run([flags] { return RunPlan(*flags); });
 }

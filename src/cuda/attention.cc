@@ -20,7 +20,6 @@
 namespace quire::cuda {
 namespace {
 
-constexpr uint64_t kStatesBytes = uint64_t{256} << 20;  // of a wave
 constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each of 132 processors
 
 /// A plan on the device: its tables, and the arguments of its launches.
@@ -180,7 +179,7 @@ class DeviceAttention final : public AttentionBackend {
         options_.arithmetic == Arithmetic::kMma16 && plan.shape.value.dim <= kMmaChannels;
     const AttendPlan made =
         MakePlan(plan.shape, tables, tasks,
-                 {.states = kStatesBytes / StateBytes(plan.shape),
+                 {.states = kStatesBytesMax / StateBytes(plan.shape),
                   .blocks_wanted = options_.blocks_wanted,
                   .lane_blocks_wanted = lanes ? options_.lane_blocks_wanted : 0});
     plan.queries_max = made.queries_max;

@@ -11,6 +11,9 @@
 
 namespace quire::cuda {
 
+/// Memory of the device that the states of a call's splits take, at most.
+inline constexpr uint64_t kStatesBytesMax = uint64_t{256} << 20;
+
 /// None of these but the class shows in the bits.
 struct AttentionOptions {
   Arithmetic arithmetic = Arithmetic::kFma32;

@@ -195,8 +195,8 @@ TEST_F(CudaBlockOps, BlocksAreSealedAsTheHostSealsThem) {
   }
 }
 
-// Operations wait for each other and are launched together. Slots, streams and tokens are few, so
-// that many of them touch what others touch.
+// Operations that wait are launched together. Slots, streams and tokens are few, so that many of
+// them touch what others touch.
 TEST_F(CudaBlockOps, OperationsThatWaitHaveTheEffectOfTheirOrder) {
   std::array opens = {Layout(Codec::kF16, InnerAxis::kToken, 24, 16, false),
                       Layout(Codec::kF16, InnerAxis::kDim, 32, 16, true),
@@ -219,6 +219,7 @@ TEST_F(CudaBlockOps, OperationsThatWaitHaveTheEffectOfTheirOrder) {
   OnDevice(got, [&](std::byte* slots) {
     const uint64_t before = device_->calls();
     for (uint32_t i = 0; i < kOperations; ++i) {
+      if (!prng_.NextChance(20)) device_->LetWait();
       const StreamLayout& open = opens[prng_.NextBelow(prng_.NextChance(9) ? opens.size() : 2)];
       if (prng_.NextChance(4)) {
         // Of what is open, that is slots 0 and 1, to where something is written too.

@@ -2,23 +2,34 @@
 
 namespace quire::cuda {
 
-void Device::Write(const WrittenStream& stream, const WrittenBlock& block) {
+template <typename Add>
+void Device::AddOrLaunch(const Add& add) {
   MutexLock lock(waiting_mutex_);
-  if (waiting_.Write(stream, block)) return;
-  LaunchAll();
-  waiting_.Write(stream, block);
+  const bool waits = waits_ == std::this_thread::get_id();
+  if (!waits || !add(waiting_)) {
+    LaunchAll();
+    add(waiting_);
+  }
+  if (!waits) LaunchAll();
+}
+
+void Device::Write(const WrittenStream& stream, const WrittenBlock& block) {
+  AddOrLaunch([&](WaitingBlocks& waiting) { return waiting.Write(stream, block); });
 }
 
 void Device::Seal(const SealedStream& stream, const SealedBlock& block) {
+  AddOrLaunch([&](WaitingBlocks& waiting) { return waiting.Seal(stream, block); });
+}
+
+void Device::LetWait() {
   MutexLock lock(waiting_mutex_);
-  if (waiting_.Seal(stream, block)) return;
-  LaunchAll();
-  waiting_.Seal(stream, block);
+  waits_ = std::this_thread::get_id();
 }
 
 void Device::LaunchWaiting() {
   MutexLock lock(waiting_mutex_);
   LaunchAll();
+  waits_ = {};
 }
 
 // With the lock: what another thread asks for next comes after it.

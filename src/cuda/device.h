@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <thread>
 
 #include "base/mutex.h"
 #include "cuda/kernels/attend.h"
@@ -70,10 +71,13 @@ class Device {
   void Copy(const void* from, void* to, const CopyShape& shape) {
     Copy(from, to, shape, Stream::kCompute);
   }
-  /// Rows into an open slot, and a block to be sealed, in the order of kCompute. They wait for
-  /// others until the next call of another kind on it, and are launched together.
+  /// Rows into an open slot, and a block to be sealed, in the order of kCompute.
   void Write(const WrittenStream& stream, const WrittenBlock& block);
   void Seal(const SealedStream& stream, const SealedBlock& block);
+  /// What this thread writes and seals from now on waits for more of it until the device is asked
+  /// for anything else, by any thread, and is launched together. Rows stay where they are until
+  /// then.
+  void LetWait();
   /// Launches, copies and zeros that this device was asked for so far.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
@@ -104,7 +108,8 @@ class Device {
   /// Errors: kUnsupported with the driver's message
   virtual Result<TensorMap> MakeMap(const BoxedArray& array) = 0;
 
-  // Launches; pointers in their arguments are the device's.
+  // Launches; pointers in their arguments are the device's. What waits comes before them, but not
+  // before the two of blocks, which are for Write and Seal.
   virtual void Launch(const SplitsArgs& args, const SplitsLaunch& how) = 0;
   virtual void Launch(const MmaArgs& args, const MmaLaunch& how) = 0;
   virtual void Launch(const FoldArgs& args, uint32_t vectors) = 0;
@@ -128,11 +133,14 @@ class Device {
   void CountCall() { calls_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
+  template <typename Add>
+  void AddOrLaunch(const Add& add);
   void LaunchAll() QUIRE_REQUIRES(waiting_mutex_);
 
   std::atomic<uint64_t> calls_ = 0;
   Mutex waiting_mutex_{LockRank::kDeviceWaiting};
   WaitingBlocks waiting_ QUIRE_GUARDED_BY(waiting_mutex_);
+  std::thread::id waits_ QUIRE_GUARDED_BY(waiting_mutex_);  // the thread whose blocks wait
 };
 
 /// Memory of a device that grows to the largest use and stays.

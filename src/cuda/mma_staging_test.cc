@@ -202,7 +202,7 @@ TEST_F(MmaStaging, CascadesHaveTheSameBits) {
   EXPECT_EQ(bulk_->TakeLaunched(), std::set{Staging::kBulk});
 }
 
-// Codes are decoded in registers, but for pairs; K whose channels are neighbours is transposed; a
+// Codes are decoded in registers, but for pairs; K whose channels are neighbours is copied; a
 // caller may turn bulk copies off.
 TEST_F(MmaStaging, BulkCopiesAreForStoredNumbersTokenByToken) {
   const auto launched = [&](const TestShape& test, bool bulk_copies) {

@@ -147,6 +147,7 @@ class DeviceOperators final : public model::Operators {
                              .head_dim = config().head_dim,
                              .eps = config().norm_eps,
                              .round = RoundOf(model_.compute)});
+    device_.LetWait();  // the rows of all sequences
   }
 
   // The product rounds what it reads of them.
@@ -257,6 +258,14 @@ class DeviceOperators final : public model::Operators {
 };
 
 }  // namespace
+
+uint64_t PassBytes(const ModelConfig& config, uint32_t rows) {
+  uint64_t values = config.head_dim + 1;  // angles, and the token
+  for (size_t kind = 0; kind < model::kRowsKinds; ++kind) {
+    values += RowValues(config, static_cast<Rows>(kind));
+  }
+  return (rows * values + uint64_t{std::min(rows, kPickedMax)} * config.vocab) * sizeof(float);
+}
 
 Result<std::unique_ptr<model::Operators>> MakeOperators(Device& device, const ForwardModel& model,
                                                         Arithmetic arithmetic) {

@@ -3,6 +3,7 @@
 #ifndef QUIRE_CUDA_OPERATORS_H_
 #define QUIRE_CUDA_OPERATORS_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "cuda/arithmetic.h"
@@ -18,6 +19,9 @@ namespace quire::cuda {
 Result<std::unique_ptr<model::Operators>> MakeOperators(Device& device,
                                                         const model::ForwardModel& model,
                                                         Arithmetic arithmetic = Arithmetic::kFma32);
+
+/// Memory of the device that a pass over so many rows takes, beside weights, blocks and attention.
+uint64_t PassBytes(const model::ModelConfig& config, uint32_t rows);
 
 }  // namespace quire::cuda
 

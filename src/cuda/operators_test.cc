@@ -7,10 +7,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/prng.h"
 #include "base/thorough.h"
 #include "cuda/attention.h"
 #include "cuda/block_ops.h"
 #include "cuda/test_device.h"
+#include "model/layers.h"
 #include "model/test_cache.h"
 
 namespace quire::cuda {
@@ -240,7 +242,7 @@ TEST_P(CudaOperators, LogitsOfMma16DependOnPositionAlone) {
 }
 
 // What the host asks a device for does not grow with sequences. (28 layers and 32 sequences, a step
-// of Qwen3-0.6B, have 328 calls at most: two minutes here.)
+// of Qwen3-0.6B, have 316: two minutes here.)
 TEST_P(CudaOperators, AStepOfManySequencesHasFewCalls) {
   ModelConfig config = ConfigOf(GetParam().family);
   const auto there =
@@ -279,6 +281,83 @@ TEST_P(CudaOperators, AStepOfManySequencesHasFewCalls) {
   EXPECT_LE(decoded, config.layers * 11 + 4 + plans * 4);
   const uint64_t forms = GetParam().residual_tokens == 0 ? 1 : 2;
   EXPECT_LE(sealed, decoded + config.layers + forms * kSequences);
+}
+
+#if !defined(QUIRE_TEST_ON_CUDA)
+TEST_P(CudaOperators, APassTakesTheMemoryThatIsPlanned) {
+  const ModelConfig config = ConfigOf(GetParam().family);
+  const auto made =
+      Model::Create(
+          config, model::RandomTensors(config, GetParam().type, 3),
+          {.operators =
+               [&](const model::ForwardModel& model) { return MakeOperators(*device_, model); }})
+          .value();
+  const auto executor = MakeThreadPool(1);
+  for (const uint32_t rows : {1u, 32u, 50u}) {
+    const uint64_t before = AllocatedBytes(*device_);
+    const auto operators = Must(made->MakeOperators());
+    const uint64_t with_weights = AllocatedBytes(*device_);
+    // Norms and biases are no matrices; each matrix is aligned.
+    EXPECT_NEAR(static_cast<double>(with_weights - before),
+                static_cast<double>(made->weight_bytes()), 0.1 * made->weight_bytes());
+    const auto tokens = model::SomeTokens(rows, config.vocab, 1);
+    std::vector<uint64_t> positions(rows);
+    std::vector<uint32_t> wanted(rows);
+    std::vector<float> logits(uint64_t{rows} * config.vocab);
+    std::vector<float*> outputs(rows);
+    for (uint32_t i = 0; i < rows; ++i) {
+      positions[i] = wanted[i] = i;
+      outputs[i] = logits.data() + uint64_t{i} * config.vocab;
+    }
+    Must(operators->Begin(tokens, positions, *executor));
+    Must(operators->Logits(wanted, outputs));
+    EXPECT_EQ(AllocatedBytes(*device_) - with_weights, PassBytes(config, rows));
+  }
+}
+#endif
+
+// More values than a block has in shared memory at a time, and a last part of any size.
+TEST(CudaNorms, LongRowsHaveTheProcessorsBits) {
+  const auto device = MakeTestDevice();
+  NeedDevice(device.get());
+  if (device == nullptr) return;
+  constexpr uint32_t kRows = 3;
+  Prng prng(5);
+  for (const uint32_t n : {16u, 2048u, 2049u, 5000u}) {
+    std::vector<float> x(kRows * n);
+    std::vector<float> added(kRows * n);
+    std::vector<float> weight(n);
+    std::vector<float> got(kRows * n);
+    for (auto* values : {&x, &added, &weight}) {
+      for (float& value : *values) value = prng.NextFloat(-2.0f, 2.0f);
+    }
+    std::vector<float> want_x = x;
+    std::vector<float> want(kRows * n);
+    for (uint32_t row = 0; row < kRows; ++row) {
+      float* const of_row = want_x.data() + uint64_t{row} * n;
+      model::AddRow(added.data() + uint64_t{row} * n, n, ComputeType::kBf16, of_row);
+      model::RmsNorm(of_row, weight.data(), n, 1e-6f, ComputeType::kBf16,
+                     want.data() + uint64_t{row} * n);
+    }
+    {
+      Mirror x_there(*device, x.data(), x.size() * 4);
+      Mirror added_there(*device, added.data(), added.size() * 4);
+      Mirror weight_there(*device, weight.data(), weight.size() * 4);
+      Mirror out_there(*device, got.data(), got.size() * 4);
+      device->Launch(NormArgs{.x = x_there.there<float>(),
+                              .added = added_there.there<float>(),
+                              .weight = weight_there.there<float>(),
+                              .out = out_there.there<float>(),
+                              .n = n,
+                              .rows = kRows,
+                              .eps = 1e-6f,
+                              .round = Round::kBf16});
+      out_there.Fetch();
+      x_there.Fetch();
+    }
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * 4), 0) << n;
+    EXPECT_EQ(std::memcmp(x.data(), want_x.data(), x.size() * 4), 0) << n;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaOperators,

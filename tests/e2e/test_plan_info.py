@@ -128,6 +128,24 @@ def test_plan_says_which_modes_cannot_have_so_many_ranks(tmp_path):
     assert table.stdout.count("pipeline rank") == 2 and table.stdout.count("sequence rank") == 2
 
 
+def test_plan_of_a_device_has_all_that_it_holds(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN3_0_6B), encoding="utf-8")
+    command = ["plan", "--config", path, "--tokens", 4096, "--device", "cuda:0"]
+    got = quire_cli.run(*command, "--chunk", 32, "--json").json
+    assert got["bytes_device_weights"] == ranks_plan(tmp_path, 1).json["pipeline"][0]["bytes_weights"]
+    # Of a row: hidden three times, queries twice, queries with keys and values, the two parts of the gate
+    # and its outcome, angles, a token; and as many logits as are brought at once.
+    row = 3 * 1024 + 2 * 2048 + 4096 + 3 * 3072 + 128 + 1
+    assert got["bytes_device_pass"] == 4 * 32 * (row + 151936)
+    assert got["bytes_device"] == (got["bytes_total"] + got["bytes_device_weights"] + got["bytes_device_pass"] +
+                                   got["bytes_device_attention_max"])
+    assert "bytes_device" not in plan(tmp_path, 4096, "f16")
+    assert "on the device" in quire_cli.run(*command).stdout
+    wrong = quire_cli.run(*command[:-1], "tpu")
+    assert wrong.exit_code == 2 and "--device" in wrong.stderr, wrong.describe()
+
+
 @pytest.mark.parametrize("kv_heads", [1, 2, 16])
 def test_plan_reads_the_kv_heads(tmp_path, kv_heads):
     got = plan(tmp_path, 100, "f16", num_key_value_heads=kv_heads)

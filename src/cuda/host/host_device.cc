@@ -69,6 +69,12 @@ class HostDevice final : public Device {
     const auto& [begin, bytes] = *std::prev(after);
     return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(begin) + bytes;
   }
+  uint64_t allocated_bytes() const {
+    MutexLock lock(mutex_);
+    uint64_t sum = 0;
+    for (const auto& [memory, bytes] : allocated_) sum += bytes;
+    return sum;
+  }
   HostAllocator& host_allocator() override { return PlainHostAllocator(); }
   bool Reaches(const HostBuffer&) const override { return reaches_host_; }
 
@@ -308,6 +314,10 @@ class EmulatedMemory final : public DeviceMemory {
 
 std::unique_ptr<Device> MakeHostDevice(LateStreams* streams, bool reaches_host) {
   return std::make_unique<HostDevice>(streams, reaches_host);
+}
+
+uint64_t AllocatedBytes(const Device& device) {
+  return static_cast<const HostDevice&>(device).allocated_bytes();
 }
 
 std::unique_ptr<DeviceMemory> MakeEmulatedMemory(Device& device) {

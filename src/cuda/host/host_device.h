@@ -16,6 +16,9 @@ namespace quire::cuda {
 /// Lifetime: `streams` must outlive it
 std::unique_ptr<Device> MakeHostDevice(LateStreams* streams = nullptr, bool reaches_host = true);
 
+/// Memory that such a device has given and not got back.
+uint64_t AllocatedBytes(const Device& device);
+
 /// Arenas of such a device: host memory that reports that it is not, so that the cache moves its
 /// bytes as it moves a device's.
 ///

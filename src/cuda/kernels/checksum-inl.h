@@ -206,7 +206,9 @@ class ChecksumKernel {
   QUIRE_KERNEL static uint32_t CountUp(uint32_t* counter) {
 #if defined(__CUDA_ARCH__)
     __threadfence();
-    return atomicAdd(counter, 1u);
+    const uint32_t before = atomicAdd(counter, 1u);
+    __threadfence();  // the last one sees what all have added
+    return before;
 #else
     return (*counter)++;
 #endif

@@ -206,6 +206,7 @@ class CudaDevice final : public Device {
     for (cudaEvent_t& event : events) Note(cudaEventCreate(&event));
     Note(cudaEventRecord(events[0], StreamOf(stream)));
     work();
+    LaunchWaiting();
     Note(cudaEventRecord(events[1], StreamOf(stream)));
     Note(cudaEventSynchronize(events[1]));
     float milliseconds = 0;
