@@ -24,9 +24,9 @@ constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each o
 
 /// A plan on the device: its tables, and the arguments of its launches.
 struct SentPlan {
-  explicit SentPlan(Device& device) : tables(device), arguments(device) {}
+  explicit SentPlan(Device& device) : memory(device) {}
 
-  // Where the arrays of a launch lie in `arguments`.
+  // Where the arrays of a launch lie in `memory`.
   struct Launch {
     uint64_t rows = 0;
     uint64_t tiles = 0;
@@ -45,8 +45,7 @@ struct SentPlan {
   std::vector<Launch> waves{};
   uint32_t queries_max = 0;  // of the waves
   uint64_t states_max = 0;   // likewise
-  DeviceBuffer tables;
-  DeviceBuffer arguments;
+  DeviceBuffer memory;
 };
 
 class DeviceAttention final : public AttentionBackend {
@@ -135,8 +134,9 @@ class DeviceAttention final : public AttentionBackend {
     plan.waves.clear();
     plan.queries_max = 0;
     plan.states_max = 0;
-    QUIRE_TRY(SendTables(tables, plan));
     upload_.Clear();
+    const auto sealed = AddTable(tables.sealed);
+    const auto open = AddTable(tables.open);
     if (options_.arithmetic == Arithmetic::kFma32) {
       AddWaves(tables, tasks, plan);
     } else {
@@ -146,29 +146,26 @@ class DeviceAttention final : public AttentionBackend {
       AddFold(sorted.folded, plan);
       AddWaves(tables, sorted.split, plan);
     }
-    QUIRE_TRY(plan.arguments.Reserve(upload_.bytes().size()));
-    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), plan.arguments.as<void>());
-    return {};
-  }
-
-  Result<void> SendTables(const BlockTables& tables, SentPlan& plan) {
-    const auto add = [&](const BlockTable& table) {
-      return std::pair{upload_.Add(table.indptr, uint64_t{table.sequences} + 1),
-                       upload_.Add(table.slots, table.indptr[table.sequences])};
-    };
-    upload_.Clear();
-    const auto sealed = add(tables.sealed);
-    const auto open = add(tables.open);
-    QUIRE_TRY(plan.tables.Reserve(upload_.bytes().size()));
-    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), plan.tables.as<void>());
-    const auto placed = [&](BlockTable table, const std::pair<uint64_t, uint64_t>& at) {
-      const auto* const base = plan.tables.as<std::byte>();
-      table.indptr = reinterpret_cast<const uint64_t*>(base + at.first);
-      table.slots = reinterpret_cast<const uint32_t*>(base + at.second);
+    QUIRE_TRY(plan.memory.Reserve(upload_.bytes().size()));
+    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), plan.memory.as<void>());
+    const auto placed = [&](BlockTable table, const TableAt& at) {
+      const auto* const base = plan.memory.as<std::byte>();
+      table.indptr = reinterpret_cast<const uint64_t*>(base + at.indptr);
+      table.slots = reinterpret_cast<const uint32_t*>(base + at.slots);
       return table;
     };
     plan.on_device = {placed(tables.sealed, sealed), placed(tables.open, open)};
     return {};
+  }
+
+  /// Where its arrays lie in an upload.
+  struct TableAt {
+    uint64_t indptr = 0;
+    uint64_t slots = 0;
+  };
+  TableAt AddTable(const BlockTable& table) {
+    const uint64_t indptr = upload_.Add(table.indptr, uint64_t{table.sequences} + 1);
+    return {.indptr = indptr, .slots = upload_.Add(table.slots, table.indptr[table.sequences])};
   }
 
   /// Splits, then the fold of their states.
@@ -219,7 +216,7 @@ class DeviceAttention final : public AttentionBackend {
       SplitsArgs args = ArgsOf(shape, plan, wave);
       args.states = states;
       if (wave.tile_count != 0) LaunchSplits(args, plan, wave);
-      const auto* const vectors = plan.arguments.as<std::byte>() + wave.vectors;
+      const auto* const vectors = plan.memory.as<std::byte>() + wave.vectors;
       device_.Launch({.value = shape.value,
                       .vectors = reinterpret_cast<const FoldVector*>(vectors),
                       .states = states},
@@ -265,7 +262,7 @@ class DeviceAttention final : public AttentionBackend {
 
   static SplitsArgs ArgsOf(const AttentionShape& shape, const SentPlan& plan,
                            const SentPlan::Launch& launch) {
-    const auto* const base = plan.arguments.as<std::byte>();
+    const auto* const base = plan.memory.as<std::byte>();
     return {.shape = shape,
             .tables = plan.on_device,
             .rows = reinterpret_cast<const QueryRow*>(base + launch.rows),
