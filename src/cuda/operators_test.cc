@@ -58,6 +58,12 @@ class CudaOperators : public testing::TestWithParam<Case> {
     attention_ = MakeAttention(*device_);
   }
 
+  model::OperatorsFactory OnDevice(Arithmetic arithmetic = Arithmetic::kFma32) {
+    return [this, arithmetic](const model::ForwardModel& model) {
+      return MakeOperators(*device_, model, arithmetic);
+    };
+  }
+
   std::unique_ptr<Cache> MakeCacheOf(const ModelConfig& config, bool on_device) {
     CacheOptions options;
     options.geometry = GeometryOf(config);
@@ -107,12 +113,7 @@ TEST_P(CudaOperators, LogitsAreTheProcessors) {
   const ModelConfig config = ConfigOf(GetParam().family);
   const auto tensors = model::RandomTensors(config, GetParam().type, 3);
   const auto host = Model::Create(config, tensors, {}).value();
-  const auto there =
-      Model::Create(
-          config, tensors,
-          {.operators =
-               [&](const model::ForwardModel& model) { return MakeOperators(*device_, model); }})
-          .value();
+  const auto there = Model::Create(config, tensors, {.operators = OnDevice()}).value();
   const auto prompt = model::SomeTokens(300, config.vocab, 5);
   const auto host_cache = MakeCacheOf(config, /*on_device=*/false);
   const auto device_cache = MakeCacheOf(config, /*on_device=*/true);
@@ -147,11 +148,7 @@ TEST_P(CudaOperators, StagesOnTheDeviceAndBesideItHaveTheBitsOfTheWhole) {
   for (uint32_t stage = 0; stage < 3; ++stage) {
     const bool on_device = stage != 1;
     model::LoadOptions options = {.stage = stage, .stages = 3};
-    if (on_device) {
-      options.operators = [&](const model::ForwardModel& model) {
-        return MakeOperators(*device_, model);
-      };
-    }
+    if (on_device) options.operators = OnDevice();
     const auto own = Model::Create(config, tensors, options).value();
     const auto cache = MakeCacheOf(own->config(), on_device);
     const auto opened = model::OpenSequence(*cache, *own, tokens);
@@ -179,12 +176,8 @@ TEST_P(CudaOperators, LogitsOfMma16DependOnPositionAlone) {
   const auto tensors = model::RandomTensors(config, GetParam().type, 3);
   const auto prompt = model::SomeTokens(270, config.vocab, 5);
   const auto mma = MakeAttention(*device_, {.arithmetic = Arithmetic::kMma16});
-  const auto there = Model::Create(config, tensors,
-                                   {.operators =
-                                        [&](const model::ForwardModel& model) {
-                                          return MakeOperators(*device_, model, Arithmetic::kMma16);
-                                        }})
-                         .value();
+  const auto there =
+      Model::Create(config, tensors, {.operators = OnDevice(Arithmetic::kMma16)}).value();
   if (!computes) {
     const auto cache = MakeCacheOf(config, /*on_device=*/true);
     const auto sequence = model::OpenSequence(*cache, *there, std::span(prompt).first(1));
@@ -245,12 +238,9 @@ TEST_P(CudaOperators, LogitsOfMma16DependOnPositionAlone) {
 // of Qwen3-0.6B, have 315: two minutes here.)
 TEST_P(CudaOperators, AStepOfManySequencesHasFewCalls) {
   ModelConfig config = ConfigOf(GetParam().family);
-  const auto there =
-      Model::Create(
-          config, model::RandomTensors(config, GetParam().type, 3),
-          {.operators =
-               [&](const model::ForwardModel& model) { return MakeOperators(*device_, model); }})
-          .value();
+  const auto there = Model::Create(config, model::RandomTensors(config, GetParam().type, 3),
+                                   {.operators = OnDevice()})
+                         .value();
   const auto cache = MakeCacheOf(config, /*on_device=*/true);
   const auto executor = MakeThreadPool(1);
   constexpr uint32_t kSequences = 12;
@@ -286,12 +276,9 @@ TEST_P(CudaOperators, AStepOfManySequencesHasFewCalls) {
 #if !defined(QUIRE_TEST_ON_CUDA)
 TEST_P(CudaOperators, APassTakesTheMemoryThatIsPlanned) {
   const ModelConfig config = ConfigOf(GetParam().family);
-  const auto made =
-      Model::Create(
-          config, model::RandomTensors(config, GetParam().type, 3),
-          {.operators =
-               [&](const model::ForwardModel& model) { return MakeOperators(*device_, model); }})
-          .value();
+  const auto made = Model::Create(config, model::RandomTensors(config, GetParam().type, 3),
+                                  {.operators = OnDevice()})
+                        .value();
   const auto executor = MakeThreadPool(1);
   for (const uint32_t rows : {1u, 32u, 50u}) {
     const uint64_t before = AllocatedBytes(*device_);

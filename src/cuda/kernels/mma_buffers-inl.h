@@ -55,14 +55,13 @@ class StageBuffers {
     }
     if (kStaging == Staging::kCodes && stage.stream->codec > Codec::kBf16) {
       CopyColumn<kKeys>(stage);
-      self_.CommitCopies();
     } else {
       stage.stride = !kKeys                                   ? layout_.value_stride
                      : stage.stream->inner == InnerAxis::kDim ? layout_.key_token_stride
                                                               : layout_.key_stride;
       Stager<Thread, kTokens, kKeys, kStaging == Staging::kDecoded>(self_, warp_, stage).Run(type);
-      self_.CommitCopies();
     }
+    self_.CommitCopies();
   }
 
   /// Returns when this thread's share of the next stage is there: then all sync.

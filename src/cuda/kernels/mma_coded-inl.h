@@ -10,6 +10,7 @@
 
 #include "codec/formats.h"
 #include "codec/planes.h"
+#include "cuda/kernels/formats-inl.h"
 #include "cuda/kernels/integers-inl.h"
 #include "cuda/kernels/mma_attend.h"
 #include "cuda/kernels/mma_codes-inl.h"
@@ -23,18 +24,13 @@ namespace quire::cuda {
 struct Numbers16 {};
 struct RowsOfNumbers16 {};
 
-/// f(format) of codes, or f(Numbers16()).
+/// f(format) of codes that become numbers in registers; pairs do not.
 template <typename F>
 QUIRE_KERNEL void WithCodes(Codec codec, const F& f) {
-  switch (codec) {
-    case Codec::kFp8E4m3: return f(codec::Fp8E4m3());
-    case Codec::kFp8E5m2: return f(codec::Fp8E5m2());
-    case Codec::kInt8: return f(codec::Int8());
-    case Codec::kInt4: return f(codec::Int4());
-    case Codec::kNf4: return f(codec::Nf4());
-    case Codec::kFp4: return f(codec::Fp4());
-    default: return f(Numbers16());
-  }
+  Any::With(codec, [&](auto format) {
+    using Format = decltype(format);
+    if constexpr (kEncodes<Format> && Format::kLayout != codec::CodeLayout::kPairTiles) f(format);
+  });
 }
 
 /// Of sixteen tokens, for each channel.
