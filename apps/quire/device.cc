@@ -8,6 +8,7 @@
 
 #if defined(QUIRE_WITH_CUDA)
 #include "cuda/runtime/cuda_device.h"
+#include "cuda/runtime/kernel_list.h"
 #endif
 
 namespace quire::app {
@@ -118,8 +119,8 @@ Result<model::Arithmetic> ArithmeticOf(const DeviceFlags& flags) {
 nlohmann::ordered_json DeviceNames() {
   auto names = nlohmann::ordered_json::array({"cpu"});
 #if defined(QUIRE_WITH_CUDA)
-  for (size_t i = 0; i < cuda::ListDevices().size(); ++i)
-    names.push_back(fmt::format("cuda:{}", i));
+  for (const cuda::DeviceInfo& device : cuda::ListDevices())
+    names.push_back(fmt::format("cuda:{}", device.number));
 #endif
   return names;
 }
@@ -142,14 +143,43 @@ nlohmann::ordered_json ArithmeticClasses() {
   return classes;
 }
 
+#if defined(QUIRE_WITH_CUDA)
+namespace {
+
+nlohmann::ordered_json DeviceReport(const cuda::DeviceInfo& device) {
+  nlohmann::ordered_json report = {{"device", fmt::format("cuda:{}", device.number)},
+                                   {"name", device.name},
+                                   {"target", device.target},
+                                   {"memory_bytes", device.memory_bytes},
+                                   {"bulk_copies", device.has_bulk_copies}};
+  const auto kernels = cuda::ListKernels(device.number);
+  if (!kernels) {
+    report["kernels_error"] = kernels.error().message;
+    return report;
+  }
+  auto list = nlohmann::ordered_json::array();
+  for (const cuda::ListedKernel& kernel : *kernels) {
+    list.push_back({{"name", kernel.name},
+                    {"of", kernel.of},
+                    {"threads", kernel.threads},
+                    {"shared_bytes", kernel.shared_bytes},
+                    {"registers", kernel.registers},
+                    {"local_bytes", kernel.local_bytes},
+                    {"blocks", kernel.blocks},
+                    {"occupancy", kernel.occupancy}});
+  }
+  report["kernels"] = std::move(list);
+  return report;
+}
+
+}  // namespace
+#endif
+
 nlohmann::ordered_json CudaInfo() {
 #if defined(QUIRE_WITH_CUDA)
   auto devices = nlohmann::ordered_json::array();
   for (const cuda::DeviceInfo& device : cuda::ListDevices()) {
-    devices.push_back({{"name", device.name},
-                       {"target", device.target},
-                       {"memory_bytes", device.memory_bytes},
-                       {"bulk_copies", device.has_bulk_copies}});
+    devices.push_back(DeviceReport(device));
   }
   return {{"architectures", cuda::kArchitectures},
           {"kernels",

@@ -58,6 +58,27 @@ nlohmann::ordered_json Codecs(const AttentionBackend* backend) {
   return list;
 }
 
+/// Of every device: what it has of each kernel.
+void PrintKernels(const nlohmann::ordered_json& devices) {
+  for (const auto& device : devices) {
+    fmt::print("{}: {}, {}\n", device["device"].get<std::string>(),
+               device["name"].get<std::string>(), device["target"].get<std::string>());
+    if (device.contains("kernels_error")) {
+      fmt::print("  {}\n", device["kernels_error"].get<std::string>());
+      continue;
+    }
+    fmt::print("  {:<40} {:>9} {:>11} {:>12} {:>9}\n", "kernel", "registers", "local bytes",
+               "shared bytes", "occupancy");
+    for (const auto& kernel : device["kernels"]) {
+      const auto of = kernel["of"].get<std::string>();
+      fmt::print("  {:<40} {:>9} {:>11} {:>12} {:>9.2f}\n",
+                 kernel["name"].get<std::string>() + (of.empty() ? "" : " " + of),
+                 kernel["registers"].get<uint32_t>(), kernel["local_bytes"].get<uint32_t>(),
+                 kernel["shared_bytes"].get<uint32_t>(), kernel["occupancy"].get<double>());
+    }
+  }
+}
+
 int Info(bool json) {
   const auto backend = MakeCpuAttention();
   const std::string target = backend ? std::string((*backend)->target()) : "none";
@@ -95,6 +116,7 @@ int Info(bool json) {
       for (const auto& kernel : codec["kernels"]) fmt::print(" {}", kernel.get<std::string>());
       fmt::print("\n");
     }
+    if (report.contains("cuda")) PrintKernels(report["cuda"]["devices"]);
   }
   return backend ? kOk : Report("info", backend.error());
 }

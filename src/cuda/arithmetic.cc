@@ -11,7 +11,7 @@ std::optional<Arithmetic> ParseArithmetic(std::string_view name) {
 std::string ArithmeticClass(Arithmetic arithmetic, std::string_view target) {
   if (arithmetic == Arithmetic::kFma32) return "fma32";
   if (target == "host") return "mma16-emulated";
-  std::string name = "mma16-";
+  std::string name = "mma16.2-";  // the second of docs/numerics.md section 5 that devices have
   for (const char c : target) {
     if (c != '_') name += c;
   }

@@ -171,6 +171,8 @@ def test_cuda_gives_the_processors_bits():
     assert info["cuda"]["architectures"] == [80, 89, 90]
     if not info["cuda"]["devices"]:
         pytest.skip("no CUDA device here: nothing has run on one")
+    assert all(kernel["registers"] > 0 and kernel["blocks"] > 0
+               for device in info["cuda"]["devices"] for kernel in device["kernels"])
     for flags in ((), ("--kv", "int8"), ("--kv", "nf4"), ("--kv", "q25")):
         want = generate(*flags)
         got = generate("--device", "cuda", *flags, program=CUDA_PROGRAM)

@@ -1,12 +1,11 @@
 // The arguments of the attention kernels of the class mma16 (docs/numerics.md section 5), and their
 // use of shared memory: plain structs for the host's compiler and a device's.
 //
-// Query vectors are columns of matrix instructions, whose rows are tokens, then channels. Blocks of
-// four warps compute splits in one of two ways. They *fold*: each warp has sixteen query vectors of
-// its own, and they go through all splits of a tile, lane after lane in the order of the tree, and
-// write outputs. Or all have the same eight or sixteen query vectors and share out tokens, then
-// channels, of some splits, and leave a softmax state for each, as those of fma32 do
-// (cuda/kernels/attend.h).
+// Blocks of four warps compute splits in one of two ways. They *fold*: each warp has sixteen query
+// vectors of its own, which are rows of matrix instructions, and they go through all splits of a
+// tile, lane after lane in the order of the tree, and write outputs. Or all have the same eight or
+// sixteen query vectors, which are columns, and share out tokens, then channels, of some splits,
+// and leave a softmax state for each, as those of fma32 do (cuda/kernels/attend.h).
 #ifndef QUIRE_CUDA_KERNELS_MMA_ATTEND_H_
 #define QUIRE_CUDA_KERNELS_MMA_ATTEND_H_
 
@@ -24,14 +23,12 @@ namespace quire::cuda {
 
 /// Rows of a matrix instruction, and terms of each of its sums.
 inline constexpr uint32_t kMmaStep = 16;
-/// Its columns are query vectors: a warp has so many tiles of them, at most.
+/// Its columns. Of query vectors a warp has so many tiles of them, at most.
 inline constexpr uint32_t kMmaColumns = 8;
 inline constexpr uint32_t kQueryTilesMax = 2;
 inline constexpr uint32_t kMmaQueriesMax = kQueryTilesMax * kMmaColumns;
 /// Warps of a block.
 inline constexpr uint32_t kMmaWarps = 4;
-/// Tokens of K or V in a buffer of shared memory.
-constexpr uint32_t StageTokensOf(bool folds) { return folds ? 32 : kMmaWarps * kMmaStep; }
 inline constexpr uint32_t kBoxTokensMax = 32;
 /// Blocks that a split's tokens are in, at most: blocks have sixteen tokens at least.
 inline constexpr uint32_t kSplitBlocksMax = kSplitTokens / kMmaStep;
@@ -40,9 +37,9 @@ inline constexpr uint32_t kMmaChannels = 128;
 /// Channels come in sixteens, and are at most so many.
 inline constexpr uint32_t kMmaDimStep = kMmaStep;
 inline constexpr uint32_t kMmaDimMax = 256;
-/// Sums, maxima and weights of the four query vectors that a thread has while it folds: some
-/// channels of each.
-inline constexpr uint32_t kFoldFloats = kMmaChannels / 2 + 8;
+/// Sums, maxima and sums of weights of the two query vectors that a thread has while it folds: a
+/// quarter of the channels of each.
+inline constexpr uint32_t kFoldFloats = kMmaChannels / 2 + 4;
 /// States of a tile that wait for their neighbour in the tree.
 inline constexpr uint32_t kFoldLevels = 4;
 /// Shared memory that a block has on every architecture, and on sm_90.
@@ -56,11 +53,14 @@ enum class Staging : uint8_t {
   kCopied,   // every thread copies sixteen bytes at a time, beside itself, into padded rows
   kBulk,     // one thread asks for boxes (cuda/kernels/bulk.h), which come into swizzled rows
 };
+/// Tokens of K or V in a buffer of shared memory. Blocks that fold have other things there as well,
+/// and rows that are no boxes take more.
+constexpr uint32_t StageTokensOf(bool folds, Staging staging) {
+  return folds && staging != Staging::kBulk ? 32 : kMmaWarps * kMmaStep;
+}
 /// Buffers of a block: while one is multiplied, the others are on their way. Threads that copy wait
 /// for all their copies, so those have two; of boxes any number does.
-constexpr uint32_t BuffersOf(bool folds, Staging staging) {
-  return folds && staging == Staging::kBulk ? 3 : 2;
-}
+inline constexpr uint32_t kBuffers = 2;
 inline constexpr uint32_t kBuffersMax = 4;
 /// Whether blocks of the staging have codes.
 constexpr bool HasCodes(Staging staging) {
@@ -147,10 +147,10 @@ struct MmaShared {
 constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging staging,
                              uint32_t query_tiles = kQueryTilesMax, uint32_t buffers = 0) {
   const bool bulk = staging == Staging::kBulk;
-  const uint32_t tokens = StageTokensOf(folds);
+  const uint32_t tokens = StageTokensOf(folds, staging);
   const uint32_t value_channels = std::min(shape.value.dim, uint32_t{kMmaChannels});
   MmaShared shared;
-  shared.buffers = buffers == 0 || !bulk ? BuffersOf(folds, staging) : buffers;
+  shared.buffers = buffers == 0 || !bulk ? kBuffers : buffers;
   shared.queries = (folds ? kMmaWarps : 1) * query_tiles * kMmaColumns;
   shared.query_stride = shape.key.dim + 8;
   shared.query_numbers = shared.queries * shared.query_stride;

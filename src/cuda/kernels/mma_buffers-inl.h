@@ -6,7 +6,6 @@
 
 #include <cstdint>
 
-#include "base/bits.h"
 #include "cuda/kernels/bulk.h"
 #include "cuda/kernels/mma_attend.h"
 #include "cuda/kernels/mma_coded-inl.h"
@@ -19,7 +18,7 @@ template <class Thread, bool kFolds, Staging kStaging>
 class StageBuffers {
  public:
   static constexpr bool kBulk = kStaging == Staging::kBulk;
-  static constexpr uint32_t kTokens = StageTokensOf(kFolds);
+  static constexpr uint32_t kTokens = StageTokensOf(kFolds, kStaging);
 
   QUIRE_KERNEL StageBuffers(Thread& self, const MmaArgs& mma)
       : self_(self), warp_(self), layout_(mma.shared), key_dim_(mma.splits.shape.key.dim) {}
@@ -27,8 +26,8 @@ class StageBuffers {
   /// Before the first stage; every thread syncs between the two.
   QUIRE_KERNEL void Open() {
     warp_.Lanes([&](uint32_t lane) {
-      const uint32_t row = lane % 8 + lane / 16 * 8;
-      const uint32_t column = lane / 8 % 2 * 8;
+      const uint32_t row = lane % 8 + OuterHalf(lane) * 8;
+      const uint32_t column = InnerHalf(lane) * 8;
       for (uint32_t t = 0; t < kKeySteps; ++t) {
         const uint32_t step = kFolds ? t : warp_.number();
         key_at_(lane, t) = KeyAt(row, step * kMmaStep + column);
@@ -85,18 +84,20 @@ class StageBuffers {
     return here;
   }
 
-  // Rows of LoadMatrices<true>, whose matrices are the first factor of an instruction: the first
-  // number of a lane's, from the first of a stage on.
+  // Rows of LoadMatrices<true>, whose matrices are the first factor of an instruction, or in blocks
+  // that fold two second factors: the first number of a lane's, from the first of a stage on.
 
-  /// Sixteen tokens of K, of the warp's in a stage those of step `t`, of as many channels from
-  /// `channel` on.
-  QUIRE_KERNEL uint32_t KeysAt(uint32_t lane, uint32_t t, uint32_t channel) const {
-    return key_at_(lane, t) + channel * (kBulk ? layout_.box_tokens : layout_.key_stride);
+  /// Sixteen tokens of K, of the warp's in a stage those of step `t`, of as many channels: from
+  /// the first number of those channels on.
+  QUIRE_KERNEL uint32_t KeysAt(uint32_t lane, uint32_t t) const { return key_at_(lane, t); }
+  QUIRE_KERNEL uint32_t ChannelAt(uint32_t channel) const {
+    return channel * (kBulk ? layout_.box_tokens : layout_.key_stride);
   }
   /// The same where rows are tokens: rows of LoadMatrices<false>.
   QUIRE_KERNEL uint32_t KeyRowsAt(uint32_t lane, uint32_t t, uint32_t channel) const {
     const uint32_t step = kFolds ? t : warp_.number();
-    return (step * kMmaStep + lane % 16) * layout_.key_token_stride + channel + lane / 16 * 8;
+    const uint32_t token = step * kMmaStep + lane % 8 + InnerHalf(lane) * 8;
+    return token * layout_.key_token_stride + channel + OuterHalf(lane) * 8;
   }
   /// Channels of V of step `m` of sixteen, of tokens of step `t`.
   QUIRE_KERNEL uint32_t ValuesAt(uint32_t lane, uint32_t t, uint32_t m) const {
@@ -122,6 +123,16 @@ class StageBuffers {
   /// Of sixteen tokens of K, that a warp multiplies.
   static constexpr uint32_t kKeySteps = kFolds ? kTokens / kMmaStep : 1;
 
+  // Which of the four matrices a lane has a row of: by sums of the instruction (tokens of K,
+  // channels of V), and by terms of each. A first factor has two of the sums, then those of other
+  // terms; of second factors the words of one come first.
+  QUIRE_KERNEL static uint32_t InnerHalf(uint32_t lane) {
+    return kFolds ? lane / 16 : lane / 8 % 2;
+  }
+  QUIRE_KERNEL static uint32_t OuterHalf(uint32_t lane) {
+    return kFolds ? lane / 8 % 2 : lane / 16;
+  }
+
   /// Eight tokens from `column` on, of one of the first sixteen channels.
   QUIRE_KERNEL uint32_t KeyAt(uint32_t row, uint32_t column) const {
     if constexpr (!kBulk) return row * layout_.key_stride + column;
@@ -140,8 +151,10 @@ class StageBuffers {
   QUIRE_KERNEL uint64_t* Barriers() const {
     return reinterpret_cast<uint64_t*>(self_.shared() + layout_.barriers_at);
   }
-  QUIRE_KERNEL static uint32_t Panels(const StageArgs& stage) {
-    return DivUp(stage.channels, kBoxChannels);
+  /// log2 of the boxes of V beside each other.
+  QUIRE_KERNEL static uint32_t PanelBits(const StageArgs& stage) {
+    static_assert(kMmaChannels == 2 * kBoxChannels);
+    return stage.channels > kBoxChannels ? 1 : 0;
   }
 
   /// Sixteen tokens by each warp: of K those that it multiplies itself. Of a column that is not
@@ -186,14 +199,15 @@ class StageBuffers {
   /// By the threads of one warp, a box each.
   template <bool kKeys>
   QUIRE_KERNEL void Ask(const StageArgs& stage, uint64_t* barrier) {
-    const uint32_t panels = kKeys ? 1 : Panels(stage);
+    const uint32_t panel_bits = kKeys ? 0 : PanelBits(stage);
     warp_.Lanes([&](uint32_t lane) {
       if (lane != 0) return;
-      self_.ExpectBytes(barrier, 2 * kTokens * (kKeys ? stage.channels : panels * kBoxChannels));
+      const uint32_t channels = kKeys ? stage.channels : kBoxChannels << panel_bits;
+      self_.ExpectBytes(barrier, 2 * kTokens * channels);
     });
     warp_.Sync();
     warp_.Lanes([&](uint32_t lane) {
-      const uint32_t t = lane / panels * layout_.box_tokens;
+      const uint32_t t = (lane >> panel_bits) * layout_.box_tokens;
       if (t >= kTokens) return;
       const uint32_t block = (stage.first + t) >> stage.block_bits;
       const auto in_block = static_cast<int32_t>(stage.first + t - (block << stage.block_bits));
@@ -204,7 +218,7 @@ class StageBuffers {
         const uint32_t at = t * stage.channels;
         self_.CopyBulk(stage.to + at, *stage.boxes, {{in_block, 0, head, slot}}, barrier);
       } else {
-        const uint32_t panel = lane % panels;
+        const uint32_t panel = lane & panel_bits;
         const auto channel = static_cast<int32_t>(stage.channel_begin + panel * kBoxChannels);
         const uint32_t at = (panel * kTokens + t) * kBoxChannels;
         self_.CopyBulk(stage.to + at, *stage.boxes, {{channel, in_block, head, slot}}, barrier);
@@ -215,12 +229,14 @@ class StageBuffers {
   /// Of a box that is read in part, the tokens that are not written yet.
   QUIRE_KERNEL void ClearBehindEnd(const StageArgs& stage) {
     if (stage.first >= stage.end || stage.first + kTokens <= stage.end) return;
+    constexpr uint32_t kWords = kBoxChannels / 2;  // of a token
     const uint32_t begin = stage.end - stage.first;
-    const uint32_t words = (kTokens - begin) * kBoxChannels / 2;  // of a panel
-    auto* const rows = reinterpret_cast<uint32_t*>(Buffer(0) + begin * kBoxChannels);
-    warp_.Share(Panels(stage) * words, [&](uint32_t i) {
-      rows[i / words * (kTokens * kBoxChannels / 2) + i % words] = 0;
-    });
+    const uint32_t words = (kTokens - begin) * kWords;
+    auto* const rows = reinterpret_cast<uint32_t*>(Buffer(0));
+    QUIRE_DEVICE_UNROLL_BY(1)
+    for (uint32_t panel = 0; panel >> PanelBits(stage) == 0; ++panel) {
+      warp_.Share(words, [&](uint32_t i) { rows[(panel * kTokens + begin) * kWords + i] = 0; });
+    }
     self_.FenceBulk();
   }
 

@@ -23,45 +23,43 @@ constexpr uint32_t LaneOfLeaf(uint32_t leaf) {
 template <class Thread>
 class MmaFold {
  public:
-  static constexpr uint32_t kQueries = kQueryTilesMax * 2;  // of a thread
+  /// Query vectors of a lane, and its sums: [channel / 8][query vector][channel % 2].
+  static constexpr uint32_t kQueries = 2;
+  static constexpr uint32_t kSums = kMmaChannels / 2;
+  QUIRE_KERNEL static constexpr uint32_t QueryOf(uint32_t sum) { return sum / 2 % 2; }
 
   QUIRE_KERNEL MmaFold(const Warp<Thread>& warp, const MmaArgs& mma, const MmaShared& layout,
                        std::byte* shared, uint32_t block)
       : warp_(warp),
         value_(mma.splits.shape.value),
-        running_(reinterpret_cast<float*>(shared + layout.folded_at)),
-        waiting_(mma.waiting + uint64_t{block} * kFoldLevels * kFoldFloats * kThreads),
+        running_(reinterpret_cast<Four*>(shared + layout.folded_at)),
+        waiting_(reinterpret_cast<Four*>(mma.waiting) +
+                 uint64_t{block} * kFoldLevels * kFours * kThreads),
         row_(reinterpret_cast<float*>(shared + layout.rows_at) +
              uint64_t{warp.number()} * layout.row_floats) {}
 
   /// The running state is empty.
   QUIRE_KERNEL void Clear() {
     warp_.Lanes([&](uint32_t lane) {
-      for (uint32_t r = 0; r < kQueries; ++r) {
-        At(running_, lane, kMax + r) = kNothingSeen;
-        At(running_, lane, kSum + r) = 0.0f;
-      }
+      At(running_, lane, kEnd) = {{kNothingSeen, kNothingSeen, 0.0f, 0.0f}};
     });
   }
 
   /// The running state takes in a split.
   QUIRE_KERNEL void Add(const Fragment<float, kQueries>& max, const Fragment<float, kQueries>& sum,
-                        const Fragment<float, kMmaChannels / 2>& out) {
+                        const Fragment<float, kSums>& out) {
     warp_.Lanes([&](uint32_t lane) {
+      Joint joints[kQueries];
+      JoinEnds(At(running_, lane, kEnd), {{max(lane, 0), max(lane, 1), sum(lane, 0), sum(lane, 1)}},
+               At(running_, lane, kEnd), joints);
+      const bool both = joints[0].both && joints[1].both;
       QUIRE_DEVICE_UNROLL
-      for (uint32_t r = 0; r < kQueries; ++r) {
-        Factors f;
-        if (!Join(lane, r, At(running_, lane, kMax + r), At(running_, lane, kSum + r), max(lane, r),
-                  sum(lane, r), &f)) {
-          continue;
-        }
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t i = 0; i < kChannels; ++i) {
-          if (i / 2 * kMmaStep >= value_.dim) continue;
-          const uint32_t at = SumAt(r, i);
-          float& mine = At(running_, lane, at);
-          mine = f.only_second ? out(lane, at) : Fma(mine, f.first, out(lane, at) * f.second);
-        }
+      for (uint32_t n = 0; n < kEnd; ++n) {
+        if (n * 8 >= value_.dim) continue;
+        Four& mine = At(running_, lane, n);
+        const Four now = {
+            {out(lane, n * 4), out(lane, n * 4 + 1), out(lane, n * 4 + 2), out(lane, n * 4 + 3)}};
+        mine = both ? Both(mine, now, joints) : Either(mine, now, joints);
       }
     });
   }
@@ -72,9 +70,9 @@ class MmaFold {
     for (uint32_t left = leaf; left % 2 != 0; left /= 2) JoinWaiting(level++);
     if (leaf + 1 == kLanes) return;
     warp_.Lanes([&](uint32_t lane) {
-      for (uint32_t i = 0; i < kFoldFloats; ++i) {
-        if (i < kMax && i / (kQueryTilesMax * 4) * kMmaStep >= value_.dim) continue;
-        At(Level(level), lane, i) = At(running_, lane, i);
+      for (uint32_t n = 0; n < kFours; ++n) {
+        if (n < kEnd && n * 8 >= value_.dim) continue;
+        At(Level(level), lane, n) = At(running_, lane, n);
       }
     });
   }
@@ -85,14 +83,16 @@ class MmaFold {
       const uint32_t q = warp_.number() * kMmaQueriesMax + of_warp;
       if (q >= tile.queries()) return;
       warp_.Lanes([&](uint32_t lane) {
-        if (lane % 4 != of_warp % kMmaColumns / 2) return;
-        const uint32_t r = of_warp / kMmaColumns * 2 + of_warp % 2;
-        const bool empty = At(running_, lane, kMax + r) == kNothingSeen;
-        const float sum = At(running_, lane, kSum + r);
-        for (uint32_t i = 0; i < kChannels; ++i) {
-          const uint32_t channel = ChannelOf(lane, i);
-          if (channel >= value_.dim) continue;
-          row_[channel] = empty ? 0.0f : At(running_, lane, SumAt(r, i)) / sum;
+        if (lane / 4 != of_warp % 8) return;
+        const uint32_t r = of_warp / 8;
+        const Four end = At(running_, lane, kEnd);
+        const bool empty = end.value[r] == kNothingSeen;
+        const float sum = end.value[kQueries + r];
+        for (uint32_t n = 0; n * 8 < value_.dim; ++n) {
+          const Four sums = At(running_, lane, n);
+          float* const to = row_ + n * 8 + lane % 4 * 2;
+          to[0] = empty ? 0.0f : sums.value[r * 2] / sum;
+          to[1] = empty ? 0.0f : sums.value[r * 2 + 1] / sum;
         }
       });
       warp_.Sync();
@@ -107,81 +107,94 @@ class MmaFold {
   }
 
  private:
+  /// Sums of eight channels, or what the state ends with: maxima, then sums of weights.
+  struct alignas(16) Four {
+    float value[4];
+  };
   static constexpr uint32_t kThreads = kMmaWarps * kWarpLanes;
-  static constexpr uint32_t kChannels = kMmaChannels / 8;  // of each
-  static constexpr uint32_t kMax = kQueries * kChannels;
-  static constexpr uint32_t kSum = kMax + kQueries;
-  static_assert(kSum + kQueries == kFoldFloats);
+  static constexpr uint32_t kEnd = kSums / 4;
+  static constexpr uint32_t kFours = kEnd + 1;
+  static_assert(kFours * 4 == kFoldFloats);
 
-  /// Channel `i` of a thread's, for its query vector r; sums are [channel / 16][tile of r]
-  /// [channel / 8 % 2][r % 2].
-  QUIRE_KERNEL static uint32_t SumAt(uint32_t r, uint32_t i) {
-    return (i / 2 * kQueryTilesMax + r / 2) * 4 + i % 2 * 2 + r % 2;
-  }
-  QUIRE_KERNEL static uint32_t ChannelOf(uint32_t lane, uint32_t i) { return i * 8 + lane / 4; }
-
-  /// The factors of two states that become one.
-  struct Factors {
-    float first = 0.0f;
-    float second = 0.0f;
-    bool only_second = false;
+  /// Of a query vector whose states a and b become one: the factors of their sums.
+  struct Joint {
+    bool has_a = false;
+    bool both = false;
+    float of_a = 1.0f;
+    float of_b = 1.0f;
   };
 
-  QUIRE_KERNEL float& At(float* state, uint32_t lane, uint32_t i) const {
-    return state[i * kThreads + warp_.number() * kWarpLanes + lane];
+  QUIRE_KERNEL Four& At(Four* state, uint32_t lane, uint32_t n) const {
+    return state[n * kThreads + warp_.number() * kWarpLanes + lane];
   }
-  QUIRE_KERNEL float* Level(uint32_t level) const {
-    return waiting_ + uint64_t{level} * kFoldFloats * kThreads;
+  QUIRE_KERNEL Four* Level(uint32_t level) const {
+    return waiting_ + uint64_t{level} * kFours * kThreads;
   }
 
-  /// Maximum and sum of (a, b) become the running state's. False: there is nothing in b.
-  QUIRE_KERNEL bool Join(uint32_t lane, uint32_t r, float a_max, float a_sum, float b_max,
-                         float b_sum, Factors* f) {
-    if (b_max == kNothingSeen) return false;
-    float max = b_max;
-    float sum = b_sum;
-    f->only_second = a_max == kNothingSeen;
-    if (!f->only_second) {
-      max = std::max(a_max, b_max);
-      f->first = attention::Exp(a_max - max);
-      f->second = attention::Exp(b_max - max);
-      sum = Fma(a_sum, f->first, b_sum * f->second);
+  /// What two states end with becomes what one does. `to` may be one of them.
+  QUIRE_KERNEL static void JoinEnds(const Four& a, const Four& b, Four& to,
+                                    Joint (&joints)[kQueries]) {
+    Four end;
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t r = 0; r < kQueries; ++r) {
+      const float a_max = a.value[r];
+      const float b_max = b.value[r];
+      const float a_sum = a.value[kQueries + r];
+      const float b_sum = b.value[kQueries + r];
+      Joint& joint = joints[r];
+      joint.has_a = a_max != kNothingSeen;
+      joint.both = joint.has_a && b_max != kNothingSeen;
+      end.value[r] = joint.has_a ? a_max : b_max;
+      end.value[kQueries + r] = joint.has_a ? a_sum : b_sum;
+      if (!joint.both) continue;
+      const float max = std::max(a_max, b_max);
+      joint.of_a = attention::Exp(a_max - max);
+      joint.of_b = attention::Exp(b_max - max);
+      end.value[r] = max;
+      end.value[kQueries + r] = Fma(a_sum, joint.of_a, b_sum * joint.of_b);
     }
-    At(running_, lane, kMax + r) = max;
-    At(running_, lane, kSum + r) = sum;
-    return true;
+    to = end;
+  }
+
+  /// Sums of two states as those of one, of query vectors that both have.
+  QUIRE_KERNEL static Four Both(const Four& a, const Four& b, const Joint (&joints)[kQueries]) {
+    Four to;
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      const Joint& joint = joints[QueryOf(i)];
+      to.value[i] = Fma(a.value[i], joint.of_a, b.value[i] * joint.of_b);
+    }
+    return to;
+  }
+  QUIRE_KERNEL static Four Either(const Four& a, const Four& b, const Joint (&joints)[kQueries]) {
+    Four to = Both(a, b, joints);
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      const Joint& joint = joints[QueryOf(i)];
+      if (!joint.both) to.value[i] = joint.has_a ? a.value[i] : b.value[i];
+    }
+    return to;
   }
 
   /// running = Merge(waiting, running).
   QUIRE_KERNEL void JoinWaiting(uint32_t level) {
-    float* const before = Level(level);
+    Four* const before = Level(level);
     warp_.Lanes([&](uint32_t lane) {
-      for (uint32_t r = 0; r < kQueries; ++r) {
-        const float a_max = At(before, lane, kMax + r);
-        const float a_sum = At(before, lane, kSum + r);
-        if (a_max == kNothingSeen) continue;
-        Factors f;
-        const bool both = Join(lane, r, a_max, a_sum, At(running_, lane, kMax + r),
-                               At(running_, lane, kSum + r), &f);
-        if (!both) {
-          At(running_, lane, kMax + r) = a_max;
-          At(running_, lane, kSum + r) = a_sum;
-        }
-        for (uint32_t i = 0; i < kChannels; ++i) {
-          if (i / 2 * kMmaStep >= value_.dim) continue;
-          const float first = At(before, lane, SumAt(r, i));
-          float& mine = At(running_, lane, SumAt(r, i));
-          mine = both ? Fma(first, f.first, mine * f.second) : first;
-        }
+      Joint joints[kQueries];
+      Four& end = At(running_, lane, kEnd);
+      JoinEnds(At(before, lane, kEnd), end, end, joints);
+      for (uint32_t n = 0; n * 8 < value_.dim; ++n) {
+        Four& mine = At(running_, lane, n);
+        mine = Either(At(before, lane, n), mine, joints);
       }
     });
   }
 
   const Warp<Thread>& warp_;
   const StreamLayout& value_;
-  float* const running_;  // [kFoldFloats][threads]
-  float* const waiting_;  // [kFoldLevels][kFoldFloats][threads]
-  float* const row_;      // [value.dim], of the warp
+  Four* const running_;  // [kFours][threads]
+  Four* const waiting_;  // [kFoldLevels][kFours][threads]
+  float* const row_;     // [value.dim], of the warp
 };
 
 }  // namespace quire::cuda

@@ -1,16 +1,16 @@
 // The kernel of the class mma16 whose blocks go through all splits of a tile (cuda/kernels/
 // mma_attend.h), in the order of docs/numerics.md section 5.
 //
-// A warp has sixteen query vectors of its own, and their scores with a whole split in registers,
-// first as scores, then as weights. Of scores the rows of an instruction are tokens, of outputs
-// channels; its columns are query vectors.
+// A warp has sixteen query vectors of its own, the rows of its instructions, whose columns are
+// tokens while scores are computed, then channels. So what a lane has as scores is what it has of
+// the first factor when they are weights: nothing moves between lanes. A whole split's are in
+// registers, as the weights of any depend on the largest score of all.
 #ifndef QUIRE_CUDA_KERNELS_MMA_FOLDED_INL_H_
 #define QUIRE_CUDA_KERNELS_MMA_FOLDED_INL_H_
 
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/scalar.h"
 #include "cuda/kernels/mma_attend.h"
 #include "cuda/kernels/mma_fold-inl.h"
 #include "cuda/kernels/mma_reader-inl.h"
@@ -28,7 +28,7 @@ class MmaFolded {
   QUIRE_KERNEL void Run() {
     reader().Open();
     const SplitsArgs& args = mma_.splits;
-    MmaFold<Thread> fold(warp_, mma_, mma_.shared, self_.shared(), self_.block());
+    Fold fold(warp_, mma_, mma_.shared, self_.shared(), self_.block());
     for (uint32_t number = self_.block(); number < args.tile_count; number += mma_.blocks) {
       reader().FindTile(number);
       const Tile& tile = reader().tile();
@@ -53,31 +53,27 @@ class MmaFolded {
   }
 
  private:
-  static constexpr uint32_t kTiles = kQueryTilesMax;
-  using Scores = MmaScores<Thread, /*kFolds=*/true, kStaging, kTiles>;
+  using Scores = MmaScores<Thread, /*kFolds=*/true, kStaging, kQueryTilesMax>;
   using Reader = typename Scores::Reader;
+  using Fold = MmaFold<Thread>;
   static constexpr bool kEncoded = Reader::kEncoded;
   static constexpr uint32_t kStages = Scores::kStages;
   static constexpr uint32_t kQueries = Scores::kQueries;
   static constexpr uint32_t kSteps = Scores::kSteps;
-  static constexpr uint32_t kOfStage = Scores::kOfStage;
-  static constexpr uint32_t kSums = kMmaChannels / kMmaStep * kTiles * 4;  // of a lane
+  static constexpr uint32_t kOfStep = Scores::kOfStep;
+  /// Of a lane's query vector: [token / 8 % 2][token % 2], of the lane's tokens.
+  static constexpr uint32_t kSumsOf = 4;
 
   // No member: a reference to a part of this would keep all of it in memory.
   QUIRE_KERNEL Reader& reader() { return scores_.reader(); }
 
-  // Sums of a lane: [step of sixteen channels][tile][channel / 8 % 2][query % 2].
-  QUIRE_KERNEL static constexpr uint32_t SumAt(uint32_t step, uint32_t tile) {
-    return (step * kTiles + tile) * 4;
-  }
-
-  /// A lane has two of the sixteen partial sums of each query vector: those of its tokens.
+  /// Scores become weights, of V's codes times their scales.
   QUIRE_KERNEL void Weigh() {
-    Fragment<float, kQueries * 2> sums;  // [query][token / 8 % 2]
-    Fragment<float, kQueries * 2> mids;
+    Fragment<float, kQueries * kSumsOf> sums;
+    Fragment<float, kQueries * kSumsOf> mids;
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
-      for (uint32_t i = 0; i < kQueries * 2; ++i) sums(lane, i) = mids(lane, i) = 0.0f;
+      for (uint32_t i = 0; i < kQueries * kSumsOf; ++i) sums(lane, i) = mids(lane, i) = 0.0f;
       float max[kQueries];  // finite, so that what is not seen has the weight 0
       QUIRE_DEVICE_UNROLL
       for (uint32_t r = 0; r < kQueries; ++r) {
@@ -86,8 +82,8 @@ class MmaFolded {
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < Scores::kCount; ++i) {
         const uint32_t r = Scores::QueryOf(i);
-        const uint32_t partial = r * 2 + i / 2 % 2;
-        float weight = attention::Exp(scores_.At(lane, i) - max[r]);
+        const uint32_t partial = r * kSumsOf + i / 4 % 2 * 2 + i % 2;
+        float weight = ExpOfWeight(scores_.At(lane, i) - max[r]);
         sums(lane, partial) += weight;
         if (reader().ValueEncodes()) {
           const uint32_t t = scores_.TokenOf(lane, i);
@@ -105,22 +101,29 @@ class MmaFolded {
     if (kEncoded && mma_.value_mids) mid_sum_ = Tree(mids);
   }
 
-  /// docs/numerics.md, Tree16, of all query vectors.
-  QUIRE_KERNEL Fragment<float, kQueries> Tree(const Fragment<float, kQueries * 2>& partials) {
+  /// docs/numerics.md, Tree16: what is eight, four, two tokens apart, then neighbours.
+  QUIRE_KERNEL Fragment<float, kQueries> Tree(const Fragment<float, kQueries * kSumsOf>& partials) {
+    Fragment<float, kQueries * 2> sums;  // [query][token % 2]
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kQueries * 2; ++i) {
+        const uint32_t at = i / 2 * kSumsOf + i % 2;
+        sums(lane, i) = partials(lane, at) + partials(lane, at + 2);
+      }
+    });
+    for (uint32_t mask = 2; mask > 0; mask /= 2) {
+      const auto other = warp_.Exchanged(sums, mask);
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < kQueries * 2; ++i) sums(lane, i) += other(lane, i);
+      });
+    }
     Fragment<float, kQueries> sum;
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
-      for (uint32_t r = 0; r < kQueries; ++r) {
-        sum(lane, r) = partials(lane, r * 2) + partials(lane, r * 2 + 1);
-      }
+      for (uint32_t r = 0; r < kQueries; ++r)
+        sum(lane, r) = sums(lane, r * 2) + sums(lane, r * 2 + 1);
     });
-    for (uint32_t mask = 16; mask >= 4; mask /= 2) {
-      const auto other = warp_.Exchanged(sum, mask);
-      warp_.Lanes([&](uint32_t lane) {
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t r = 0; r < kQueries; ++r) sum(lane, r) += other(lane, r);
-      });
-    }
     return sum;
   }
 
@@ -129,7 +132,7 @@ class MmaFolded {
   QUIRE_KERNEL void SumValues() {
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
-      for (uint32_t i = 0; i < kSums; ++i) out_(lane, i) = 0.0f;
+      for (uint32_t i = 0; i < Fold::kSums; ++i) out_(lane, i) = 0.0f;
     });
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t form = 0; form < 2; ++form) {
@@ -139,8 +142,7 @@ class MmaFolded {
     if (!kEncoded || !mma_.value_mids) return;
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
-      for (uint32_t i = 0; i < kSums; ++i)
-        out_(lane, i) += mid_sum_(lane, i % (kTiles * 4) / 4 * 2 + i % 2);
+      for (uint32_t i = 0; i < Fold::kSums; ++i) out_(lane, i) += mid_sum_(lane, Fold::QueryOf(i));
     });
   }
 
@@ -150,63 +152,74 @@ class MmaFolded {
       const uint32_t number = Reader::StageOf(Reader::ValueKind(0, open), j);
       if (!reader().IsNeeded(number)) continue;
       const uint16_t* const values = reader().template EnterStage<false>(number);
-      With16(TypeOfValues(shape_, open),
-             [&](auto type) { MultiplyValues<type.value>(values, j, open); });
+      With16(TypeOfValues(shape_, open), [&](auto type) {
+        QUIRE_DEVICE_UNROLL_BY(1)
+        for (uint32_t step = 0; step < kSteps; ++step) {
+          MultiplyValues<type.value>(values, step, j * kSteps + step, open);
+        }
+      });
     }
   }
 
-  /// Weights of a stage as second factors, [step][tile][token / 8 % 2].
-  using Factors = Fragment<uint32_t, kOfStage / 2>;
+  /// The weights of sixteen tokens as first factors.
+  struct Weights {
+    Fragment<uint32_t, 4> high;
+    Fragment<uint32_t, 4> low;
+  };
 
+  /// Sixteen tokens: step `step` of a stage, `of_split` of the split.
   template <Codec kType>
-  QUIRE_KERNEL void MultiplyValues(const uint16_t* values, uint32_t j, bool open) {
-    Factors high;
-    Factors low;
-    SplitWeights<kType>(j, open, high, low);
+  QUIRE_KERNEL void MultiplyValues(const uint16_t* values, uint32_t step, uint32_t of_split,
+                                   bool open) {
+    const Weights weights = SplitWeights<kType>(of_split, open);
+    const uint32_t channels = shape_.value.dim;
+    if (channels == kMmaChannels)
+      return MultiplyChannels<kType>(values, step, kMmaChannels, weights);
+    MultiplyChannels<kType>(values, step, channels, weights);
+  }
+  template <Codec kType>
+  QUIRE_KERNEL void MultiplyChannels(const uint16_t* values, uint32_t step, uint32_t channels,
+                                     const Weights& weights) {
     QUIRE_DEVICE_UNROLL
-    for (uint32_t step = 0; step < kSteps; ++step) {
+    for (uint32_t m = 0; m < kMmaChannels / kMmaStep; ++m) {
+      if (m * kMmaStep >= channels) continue;
+      const auto rows = LoadMatrices<true>(
+          [&](uint32_t lane) { return values + reader().buffers().ValuesAt(lane, step, m); });
       QUIRE_DEVICE_UNROLL
-      for (uint32_t m = 0; m < kMmaChannels / kMmaStep; ++m) {
-        if (m * kMmaStep >= shape_.value.dim) continue;
-        const auto rows = LoadMatrices<true>(
-            [&](uint32_t lane) { return values + reader().buffers().ValuesAt(lane, step, m); });
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t n = 0; n < kTiles; ++n) {
-          MultiplyAdd<kType>(out_, SumAt(m, n), rows, high, (step * kTiles + n) * 2);
-          MultiplyAdd<kType>(out_, SumAt(m, n), rows, low, (step * kTiles + n) * 2);
-        }
+      for (const auto* half : {&weights.high, &weights.low}) {
+        MultiplyAdd<kType>(out_, m * 8, *half, rows, 0);
+        MultiplyAdd<kType>(out_, m * 8 + 4, *half, rows, 2);
       }
     }
   }
 
   /// Those that are read in this form; others are zeros.
   template <Codec kType>
-  QUIRE_KERNEL void SplitWeights(uint32_t j, bool open, Factors& high, Factors& low) {
-    WithConstant<kStages>(j, [&](auto stage) {
+  QUIRE_KERNEL Weights SplitWeights(uint32_t of_split, bool open) {
+    Weights weights;
+    WithConstant<kSplitTokens / kMmaStep>(of_split, [&](auto step) {
       warp_.Lanes([&](uint32_t lane) {
         QUIRE_DEVICE_UNROLL
-        for (uint32_t i = 0; i < kOfStage; i += 2) {
-          const uint32_t at = stage.value * kOfStage + i;
+        for (uint32_t i = 0; i < kOfStep / 2; ++i) {
+          const uint32_t at = step.value * kOfStep + i * 2;
           const HighLow both = Split16<kType>(scores_.At(lane, at), scores_.At(lane, at + 1));
-          high(lane, i / 2) = both.high;
-          low(lane, i / 2) = both.low;
+          weights.high(lane, i) = both.high;
+          weights.low(lane, i) = both.low;
         }
       });
     });
-    if (!reader().all_sealed()) {
-      warp_.Lanes([&](uint32_t lane) {
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t i = 0; i < kOfStage; ++i) {
-          const uint32_t t = scores_.TokenOf(lane, j * kOfStage + i);
-          if (reader().IsOpen(scores_.NumberOf(lane, Scores::QueryOf(i)), t) == open) continue;
-          const uint32_t other_half = i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
-          high(lane, i / 2) &= other_half;
-          low(lane, i / 2) &= other_half;
-        }
-      });
-    }
-    high = Transposed(high);
-    low = Transposed(low);
+    if (reader().all_sealed()) return weights;
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kOfStep; ++i) {
+        const uint32_t t = scores_.TokenOf(lane, of_split * kOfStep + i);
+        if (reader().IsOpen(scores_.NumberOf(lane, Scores::QueryOf(i)), t) == open) continue;
+        const uint32_t other_half = i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+        weights.high(lane, i / 2) &= other_half;
+        weights.low(lane, i / 2) &= other_half;
+      }
+    });
+    return weights;
   }
 
   Thread& self_;
@@ -218,7 +231,7 @@ class MmaFolded {
   Fragment<float, kQueries> max_;
   Fragment<float, kQueries> sum_;
   Fragment<float, kQueries> mid_sum_;
-  Fragment<float, kSums> out_;
+  Fragment<float, Fold::kSums> out_;
 };
 
 }  // namespace quire::cuda

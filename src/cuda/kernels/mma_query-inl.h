@@ -16,22 +16,29 @@
 
 namespace quire::cuda {
 
-/// kTiles: of kMmaColumns query vectors that a warp has. A lane has values of two of each tile.
-/// kGroups: of a warp each, or one that all warps have.
+/// kTiles: of kMmaColumns query vectors that a warp has.
+/// kGroups: of a warp each, or one that all warps have. A warp of the first kind has its query
+/// vectors as the rows of instructions, the others as columns.
 template <class Thread, uint32_t kGroups, uint32_t kTiles>
 class MmaQueries {
  public:
+  static constexpr bool kRows = kGroups > 1;
   static constexpr uint32_t kOfWarp = kTiles * kMmaColumns;
-  static constexpr uint32_t kOfLane = kTiles * 2;
-  /// Sixteen channels each, that one Columns has.
+  /// Of which a lane has sums.
+  static constexpr uint32_t kOfLane = kRows ? 2 : kTiles * 2;
+  /// Sixteen channels each, that one call of Factors has.
   static constexpr uint32_t kSteps = kQueryTilesMax / kTiles;
 
   QUIRE_KERNEL MmaQueries(Thread& self, const MmaArgs& mma)
-      : self_(self),
-        warp_(self),
-        args_(mma.splits),
-        shape_(mma.splits.shape),
-        layout_(mma.shared) {}
+      : self_(self), warp_(self), args_(mma.splits), shape_(mma.splits.shape), layout_(mma.shared) {
+    warp_.Lanes([&](uint32_t lane) {
+      // Two tiles, or two times eight channels of one; of rows both, with other lanes.
+      const uint32_t eight = kRows ? lane / 8 % 2 : kTiles == 1 ? 0 : lane / 16;
+      const uint32_t channels = kRows ? lane / 16 : kTiles == 1 ? lane / 8 : lane / 8 % 2;
+      const uint32_t vector = Group() * kOfWarp + eight * 8 + lane % 8;
+      factor_at_(lane, 0) = vector * layout_.query_stride + channels * 8;
+    });
+  }
 
   /// Query vectors behind the tile's last are zeros. Ends with a Sync.
   QUIRE_KERNEL void Load(const Tile& tile) {
@@ -50,7 +57,8 @@ class MmaQueries {
 
   /// Of query vector `r` of a lane.
   QUIRE_KERNEL uint32_t NumberOf(uint32_t lane, uint32_t r) const {
-    return Group() * kOfWarp + r / 2 * kMmaColumns + lane % 4 * 2 + r % 2;
+    const uint32_t of_warp = kRows ? r * 8 + lane / 4 : r / 2 * kMmaColumns + lane % 4 * 2 + r % 2;
+    return Group() * kOfWarp + of_warp;
   }
 
   /// Whether any low part is not zero.
@@ -65,16 +73,11 @@ class MmaQueries {
     return high + layout_.query_numbers;
   }
 
-  /// The second factor of instructions, of channels from `k` on: the words of step s and tile n
-  /// begin at WordOf(s, n). Steps may lie behind the last channel.
-  QUIRE_KERNEL Fragment<uint32_t, 4> Columns(const uint16_t* queries, uint32_t k) const {
-    const uint16_t* const from = queries + uint64_t{Group()} * kOfWarp * layout_.query_stride + k;
-    return LoadMatrices<false>([&](uint32_t lane) {
-      const uint32_t tile = kTiles == 1 ? 0 : lane / 16;
-      const uint32_t channels = kTiles == 1 ? lane / 8 : lane / 8 % 2;
-      const uint32_t at = (tile * kMmaColumns + lane % 8) * layout_.query_stride + channels * 8;
-      return from + at;
-    });
+  /// Channels from `k` on as a factor of instructions: the first, of sixteen rows, or columns. Of
+  /// those the words of step s and tile n begin at WordOf(s, n); steps may lie behind the last
+  /// channel.
+  QUIRE_KERNEL Fragment<uint32_t, 4> Factors(const uint16_t* queries, uint32_t k) const {
+    return LoadMatrices<false>([&](uint32_t lane) { return queries + factor_at_(lane, 0) + k; });
   }
   QUIRE_KERNEL static constexpr uint32_t WordOf(uint32_t step, uint32_t tile) {
     return (step * kTiles + tile) * 2;
@@ -82,9 +85,10 @@ class MmaQueries {
 
   /// Sums of query vectors, times the shape's scale: their products with ones.
   QUIRE_KERNEL Fragment<float, kOfLane> Sums() const {
-    Fragment<float, kTiles * 4> sums;
+    constexpr uint32_t kSums = kRows ? 4 : kTiles * 4;
+    Fragment<float, kSums> sums;
     warp_.Lanes([&](uint32_t lane) {
-      for (uint32_t i = 0; i < kTiles * 4; ++i) sums(lane, i) = 0.0f;
+      for (uint32_t i = 0; i < kSums; ++i) sums(lane, i) = 0.0f;
     });
     With16(TypeOfKeys(shape_, false), [&](auto type) {
       Fragment<uint32_t, 4> ones;
@@ -92,15 +96,20 @@ class MmaQueries {
         for (uint32_t i = 0; i < 4; ++i) ones(lane, i) = Pack16<type.value>(1.0f, 1.0f);
       });
       for (uint32_t k = 0; k < shape_.key.dim; k += kSteps * kMmaStep) {
-        const auto high = Columns(High(false), k);
-        const auto low = Columns(LowOf(High(false)), k);
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t step = 0; step < kSteps; ++step) {
-          if (k + step * kMmaStep >= shape_.key.dim) break;
+        const auto high = Factors(High(false), k);
+        const auto low = Factors(LowOf(High(false)), k);
+        if constexpr (kRows) {
+          MultiplyAdd<type.value>(sums, 0, high, ones, 0);
+          MultiplyAdd<type.value>(sums, 0, low, ones, 0);
+        } else {
           QUIRE_DEVICE_UNROLL
-          for (uint32_t n = 0; n < kTiles; ++n) {
-            MultiplyAdd<type.value>(sums, n * 4, ones, high, WordOf(step, n));
-            MultiplyAdd<type.value>(sums, n * 4, ones, low, WordOf(step, n));
+          for (uint32_t step = 0; step < kSteps; ++step) {
+            if (k + step * kMmaStep >= shape_.key.dim) break;
+            QUIRE_DEVICE_UNROLL
+            for (uint32_t n = 0; n < kTiles; ++n) {
+              MultiplyAdd<type.value>(sums, n * 4, ones, high, WordOf(step, n));
+              MultiplyAdd<type.value>(sums, n * 4, ones, low, WordOf(step, n));
+            }
           }
         }
       }
@@ -109,7 +118,7 @@ class MmaQueries {
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t r = 0; r < kOfLane; ++r) {
-        scaled(lane, r) = sums(lane, r / 2 * 4 + r % 2) * shape_.scale;
+        scaled(lane, r) = sums(lane, kRows ? r * 2 : r / 2 * 4 + r % 2) * shape_.scale;
       }
     });
     return scaled;
@@ -200,6 +209,7 @@ class MmaQueries {
   const MmaShared& layout_;
   const Tile* tile_ = nullptr;
   bool has_low_ = false;
+  Fragment<uint32_t, 1> factor_at_;  // where a lane's row of matrices begins, of Factors
 };
 
 }  // namespace quire::cuda

@@ -20,7 +20,7 @@ namespace quire::cuda {
 template <class Thread, bool kFolds, Staging kStaging>
 class SplitReader {
  public:
-  static constexpr uint32_t kTokens = StageTokensOf(kFolds);
+  static constexpr uint32_t kTokens = StageTokensOf(kFolds, kStaging);
   static constexpr uint32_t kStages = kSplitTokens / kTokens;
   static constexpr bool kEncoded = HasCodes(kStaging);
 
@@ -102,11 +102,10 @@ class SplitReader {
       LoadScales();
       self_.Sync();
     }
-    uint64_t next = needed_;
+    unasked_ = needed_;
     QUIRE_DEVICE_UNROLL_BY(1)
-    for (uint32_t ahead = 0; ahead + 1 < layout_.buffers && next != 0; ++ahead) {
-      StartStage(LowestOne(next), ahead);
-      next &= next - 1;
+    for (uint32_t ahead = 0; ahead + 1 < layout_.buffers && unasked_ != 0; ++ahead) {
+      StartNext(ahead);
     }
   }
 
@@ -116,10 +115,7 @@ class SplitReader {
     buffers_.template Wait<kKeys>(StageArgsOf(number));
     self_.Sync();
     const uint16_t* const here = buffers_.Enter();
-    uint64_t later = needed_ >> number >> 1;
-    // Those that are on their way already.
-    for (uint32_t i = 2; i < layout_.buffers; ++i) later &= later - 1;
-    if (later != 0) StartStage(number + 1 + LowestOne(later), layout_.buffers - 2);
+    if (unasked_ != 0) StartNext(layout_.buffers - 2);
     return here;
   }
 
@@ -258,7 +254,10 @@ class SplitReader {
     return stage;
   }
 
-  QUIRE_KERNEL void StartStage(uint32_t number, uint32_t ahead) {
+  /// Asks for the next stage.
+  QUIRE_KERNEL void StartNext(uint32_t ahead) {
+    const uint32_t number = LowestOne(unasked_);
+    unasked_ &= unasked_ - 1;
     const StageArgs stage = StageArgsOf(number);
     const bool open = number / kStages % 2 != 0;
     if (number < 2 * kStages) {
@@ -286,6 +285,7 @@ class SplitReader {
   uint64_t first_token_ = 0;  // of the split
   uint32_t ends_ = 0;         // EndOf
   uint64_t needed_ = 0;       // stages
+  uint64_t unasked_ = 0;      // of those
   bool all_sealed_ = false;
 };
 

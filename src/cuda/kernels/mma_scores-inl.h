@@ -13,27 +13,24 @@
 
 namespace quire::cuda {
 
-template <uint32_t kCount, uint32_t kLow, typename F>
-QUIRE_KERNEL void WithHalf([[maybe_unused]] uint32_t i, const F& f) {
-  if constexpr (kCount > 4) {
-    if (i >= 4) return f(std::integral_constant<uint32_t, kLow + 4>());
-  }
-  f(std::integral_constant<uint32_t, kLow>());
-}
 /// f(constant) of `i`, which is below kCount: what is indexed with a constant is in registers.
-template <uint32_t kCount, typename F>
-QUIRE_KERNEL void WithConstant(uint32_t i, const F& f) {
-  static_assert(kCount == 4 || kCount == 8);
-  switch (i % 4) {
-    case 0: return WithHalf<kCount, 0>(i, f);
-    case 1: return WithHalf<kCount, 1>(i, f);
-    case 2: return WithHalf<kCount, 2>(i, f);
-    default: return WithHalf<kCount, 3>(i, f);
+template <uint32_t kCount, uint32_t kFirst = 0, typename F>
+QUIRE_KERNEL void WithConstant([[maybe_unused]] uint32_t i, const F& f) {
+  if constexpr (kCount == 1) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("");  // else both sides are computed, and one is chosen for each register
+#endif
+    f(std::integral_constant<uint32_t, kFirst>());
+  } else if (i < kFirst + kCount / 2) {
+    WithConstant<kCount / 2, kFirst>(i, f);
+  } else {
+    WithConstant<kCount / 2, kFirst + kCount / 2>(i, f);
   }
 }
 
-/// kTiles: of kMmaColumns query vectors. Warps that fold have query vectors of their own and all
-/// tokens; others have tokens of their own and share the query vectors.
+/// kTiles: of kMmaColumns query vectors. Warps that fold have query vectors of their own, as rows
+/// of instructions whose columns are tokens, and all tokens; others have tokens of their own, as
+/// rows, and share the query vectors, which are columns.
 template <class Thread, bool kFolds, Staging kStaging, uint32_t kTiles>
 class MmaScores {
  public:
@@ -41,9 +38,12 @@ class MmaScores {
   using Reader = SplitReader<Thread, kFolds, kStaging>;
   static constexpr uint32_t kStages = Reader::kStages;
   static constexpr uint32_t kQueries = Queries::kOfLane;
+  /// Of sixteen channels, that are multiplied at a time: one's loads while another is multiplied.
+  static constexpr uint32_t kDepth = 2;
   /// Of sixteen tokens, of a stage, that the warp has.
   static constexpr uint32_t kSteps = kFolds ? Reader::kTokens / kMmaStep : 1;
-  // Of a lane: [step of sixteen tokens][tile][token / 8 % 2][query % 2].
+  // Of a lane: [step of sixteen tokens][tile][token / 8 % 2][query % 2], or where query vectors are
+  // rows [token / 8][query / 8][token % 2].
   static constexpr uint32_t kOfStep = kTiles * 4;
   static constexpr uint32_t kOfStage = kSteps * kOfStep;
   static constexpr uint32_t kCount = kStages * kOfStage;
@@ -60,7 +60,9 @@ class MmaScores {
   }
 
   /// Query vector of score `i`: as one of the lane's, and of the tile's.
-  QUIRE_KERNEL static constexpr uint32_t QueryOf(uint32_t i) { return i % kOfStep / 4 * 2 + i % 2; }
+  QUIRE_KERNEL static constexpr uint32_t QueryOf(uint32_t i) {
+    return kFolds ? i / 2 % 2 : i % kOfStep / 4 * 2 + i % 2;
+  }
   QUIRE_KERNEL uint32_t NumberOf(uint32_t lane, uint32_t r) const {
     return queries_.NumberOf(lane, r);
   }
@@ -69,6 +71,7 @@ class MmaScores {
     return i / kOfStage * (Reader::kTokens / kMmaStep) + FirstStep() + i % kOfStage / kOfStep;
   }
   QUIRE_KERNEL uint32_t TokenOf(uint32_t lane, uint32_t i) const {
+    if constexpr (kFolds) return i / 4 * 8 + lane % 4 * 2 + i % 2;
     return StepOf(i) * kMmaStep + i / 2 % 2 * 8 + lane / 4;
   }
 
@@ -102,7 +105,8 @@ class MmaScores {
         max(lane, QueryOf(i)) = Max(max(lane, QueryOf(i)), scores_(lane, i));
       }
     });
-    for (uint32_t mask = 16; mask >= 4; mask /= 2) {
+    // With the lanes that have other tokens.
+    for (uint32_t mask = kFolds ? 2 : 16; mask >= (kFolds ? 1 : 4); mask /= 2) {
       const auto other = warp_.Exchanged(max, mask);
       warp_.Lanes([&](uint32_t lane) {
         QUIRE_DEVICE_UNROLL
@@ -161,50 +165,59 @@ class MmaScores {
   QUIRE_KERNEL void MultiplyKeys(const uint16_t* keys, bool open, Fragment<float, kOfStage>& sums) {
     const uint32_t dim = shape_.key.dim;
     const uint16_t* const queries = queries_.High(open);
-    constexpr uint32_t kChannels = Queries::kSteps * kMmaStep;
-    QUIRE_DEVICE_UNROLL_BY(2)
+    constexpr uint32_t kChannels = kDepth * kMmaStep;
+    QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t k = 0; k + kChannels <= dim; k += kChannels) {
-      MultiplyChannels<Format, kType, kLow, Queries::kSteps>(keys, queries, k, sums);
+      MultiplyChannels<Format, kType, kLow, kDepth>(keys, queries, k, sums);
     }
-    if constexpr (Queries::kSteps > 1) {
+    if constexpr (kDepth > 1) {
       if (dim % kChannels != 0) {
         MultiplyChannels<Format, kType, kLow, 1>(keys, queries, dim - kMmaStep, sums);
       }
     }
   }
 
-  /// kDepth times sixteen channels.
-  template <class Format, Codec kType, bool kLow, uint32_t kDepth>
+  /// kChannelSteps times sixteen channels.
+  template <class Format, Codec kType, bool kLow, uint32_t kChannelSteps>
   QUIRE_KERNEL void MultiplyChannels(const uint16_t* keys, const uint16_t* queries, uint32_t k,
                                      Fragment<float, kOfStage>& sums) {
-    const auto high = queries_.Columns(queries, k);
+    Fragment<uint32_t, 4> high;
     Fragment<uint32_t, 4> low;
-    if constexpr (kLow) low = queries_.Columns(queries_.LowOf(queries), k);
     QUIRE_DEVICE_UNROLL
-    for (uint32_t step = 0; step < kDepth; ++step) {
+    for (uint32_t step = 0; step < kChannelSteps; ++step) {
+      const uint32_t channel = k + step * kMmaStep;
+      const uint32_t of_factors = step % Queries::kSteps;
+      if (of_factors == 0) {
+        high = queries_.Factors(queries, channel);
+        if constexpr (kLow) low = queries_.Factors(queries_.LowOf(queries), channel);
+      }
       QUIRE_DEVICE_UNROLL
       for (uint32_t t = 0; t < kSteps; ++t) {
-        const auto tokens = LoadTokens<Format, kType>(keys, t, k + step * kMmaStep);
+        const auto tokens = LoadTokens<Format, kType>(keys, t, channel);
         QUIRE_DEVICE_UNROLL
         for (uint32_t n = 0; n < kTiles; ++n) {
           const uint32_t at = t * kOfStep + n * 4;
-          MultiplyAdd<kType>(sums, at, tokens, high, Queries::WordOf(step, n));
-          if constexpr (kLow) {
-            MultiplyAdd<kType>(sums, at, tokens, low, Queries::WordOf(step, n));
+          if constexpr (kFolds) {
+            MultiplyAdd<kType>(sums, at, high, tokens, n * 2);
+            if constexpr (kLow) MultiplyAdd<kType>(sums, at, low, tokens, n * 2);
+          } else {
+            const uint32_t word = Queries::WordOf(of_factors, n);
+            MultiplyAdd<kType>(sums, at, tokens, high, word);
+            if constexpr (kLow) MultiplyAdd<kType>(sums, at, tokens, low, word);
           }
         }
       }
     }
   }
 
-  /// Sixteen tokens of the warp's, of as many channels.
+  /// Sixteen tokens of the warp's, of as many channels: a first factor, or two of the second.
   template <class Format, Codec kType>
   QUIRE_KERNEL Fragment<uint32_t, 4> LoadTokens(const uint16_t* keys, uint32_t t,
                                                 uint32_t channel) const {
     const auto& buffers = reader_.buffers();
     if constexpr (std::is_same_v<Format, Numbers16>) {
-      return LoadMatrices<true>(
-          [&](uint32_t lane) { return keys + buffers.KeysAt(lane, t, channel); });
+      const uint16_t* const from = keys + buffers.ChannelAt(channel);
+      return LoadMatrices<true>([&](uint32_t lane) { return from + buffers.KeysAt(lane, t); });
     } else if constexpr (std::is_same_v<Format, RowsOfNumbers16>) {
       return LoadMatrices<false>(
           [&](uint32_t lane) { return keys + buffers.KeyRowsAt(lane, t, channel); });
@@ -216,22 +229,19 @@ class MmaScores {
     }
   }
 
-  QUIRE_KERNEL void KeepScores(uint32_t j, bool open, Fragment<float, kOfStage>& sums) {
-    warp_.Lanes([&](uint32_t lane) {
-      QUIRE_DEVICE_UNROLL
-      for (uint32_t i = 0; i < kOfStage; ++i) {
-        const uint32_t t = TokenOf(lane, j * kOfStage + i);
-        float value = sums(lane, i) * shape_.scale;
-        if (Reader::kEncoded && !open && mma_.key_mids) {
-          value =
-              Fma(reader_.Scales(0)[t], value, reader_.Scales(1)[t] * query_sum_(lane, QueryOf(i)));
-        } else if (!open && reader_.KeyEncodes()) {
-          value = value * reader_.Scales(0)[t];
-        }
-        sums(lane, i) = value;
-      }
-    });
-    if (reader_.all_sealed()) return KeepAll(j, sums);
+  QUIRE_KERNEL void KeepScores(uint32_t j, bool open, const Fragment<float, kOfStage>& sums) {
+    if (reader_.all_sealed()) {
+      WithConstant<kStages>(j, [&](auto stage) {
+        warp_.Lanes([&](uint32_t lane) {
+          QUIRE_DEVICE_UNROLL
+          for (uint32_t i = 0; i < kOfStage; ++i) {
+            const uint32_t at = stage.value * kOfStage + i;
+            scores_(lane, at) = Scaled(lane, at, sums(lane, i), open);
+          }
+        });
+      });
+      return;
+    }
     Fragment<uint32_t, 1> read;  // bit i: score i is
     warp_.Lanes([&](uint32_t lane) {
       read(lane, 0) = 0;
@@ -246,20 +256,19 @@ class MmaScores {
         QUIRE_DEVICE_UNROLL
         for (uint32_t i = 0; i < kOfStage; ++i) {
           if ((read(lane, 0) >> i & 1u) == 0) continue;
-          scores_(lane, stage.value * kOfStage + i) = sums(lane, i);
+          const uint32_t at = stage.value * kOfStage + i;
+          scores_(lane, at) = Scaled(lane, at, sums(lane, i), open);
         }
       });
     });
   }
-  QUIRE_KERNEL void KeepAll(uint32_t j, const Fragment<float, kOfStage>& sums) {
-    WithConstant<kStages>(j, [&](auto stage) {
-      warp_.Lanes([&](uint32_t lane) {
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t i = 0; i < kOfStage; ++i) {
-          scores_(lane, stage.value * kOfStage + i) = sums(lane, i);
-        }
-      });
-    });
+  /// Score `i` from its sum of products.
+  QUIRE_KERNEL float Scaled(uint32_t lane, uint32_t i, float sum, bool open) {
+    const float value = sum * shape_.scale;
+    if (open || !reader_.KeyEncodes()) return value;
+    const uint32_t t = TokenOf(lane, i);
+    if (!mma_.key_mids) return value * reader_.Scales(0)[t];
+    return Fma(reader_.Scales(0)[t], value, reader_.Scales(1)[t] * query_sum_(lane, QueryOf(i)));
   }
 
   const Warp<Thread> warp_;

@@ -125,7 +125,7 @@ class MmaStates {
         const uint32_t r = Scores::QueryOf(i);
         const uint32_t q = scores_.NumberOf(lane, r);
         const uint32_t t = scores_.TokenOf(lane, i);
-        const float weight = attention::Exp(scores_.At(lane, i) - base[r]);
+        const float weight = ExpOfWeight(scores_.At(lane, i) - base[r]);
         WeightOf(q, t) = weight;
         scores_.At(lane, i) =
             reader().ValueEncodes() && IsSealed(q, t) ? weight * reader().Scales(2)[t] : weight;

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/scalar.h"
 #include "base/float_bits.h"
 #include "cuda/kernels/simt.h"
 #include "quire/attention_types.h"
@@ -283,6 +284,19 @@ QUIRE_KERNEL void MultiplyAdd(Fragment<float, kCount>& sums, uint32_t at,
   }
 #elif !defined(__CUDACC__)
   EmulateMultiplyAdd<kType>(sums, at, a, b, b_at);
+#endif
+}
+
+/// e^x of a weight in the class mma16 (docs/numerics.md section 5); x is not above 0. A device has
+/// an instruction for it.
+QUIRE_KERNEL float ExpOfWeight(float x) {
+#if defined(__CUDA_ARCH__)
+  constexpr float kLog2E = attention::kLog2E;
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * kLog2E));
+  return power;
+#else
+  return attention::Exp(x);
 #endif
 }
 

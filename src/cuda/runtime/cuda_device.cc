@@ -348,7 +348,8 @@ std::vector<DeviceInfo> ListDevices() {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
     if (CodeFor(CapabilityOf(properties)) == 0) continue;
-    devices.push_back({.name = properties.name,
+    devices.push_back({.number = static_cast<uint32_t>(i),
+                       .name = properties.name,
                        .target = fmt::format("sm_{}", CapabilityOf(properties)),
                        .memory_bytes = properties.totalGlobalMem,
                        .has_bulk_copies = HasBulkCopies(CapabilityOf(properties))});

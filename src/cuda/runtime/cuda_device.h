@@ -18,8 +18,9 @@ namespace quire::cuda {
 inline constexpr auto kArchitectures = std::to_array<uint32_t>({QUIRE_CUDA_ARCHITECTURES});
 
 struct DeviceInfo {
-  std::string name;    // "NVIDIA H100 80GB HBM3"
-  std::string target;  // "sm_90"
+  uint32_t number = 0;  // CUDA's; devices that this build has no code for have theirs too
+  std::string name;     // "NVIDIA H100 80GB HBM3"
+  std::string target;   // "sm_90"
   uint64_t memory_bytes = 0;
   bool has_bulk_copies = false;
 };

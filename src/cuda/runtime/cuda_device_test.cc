@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cuda/runtime/kernel_list.h"
 #include "cuda/runtime/launched.h"
 #include "cuda/runtime/test_asked_device.h"
 
@@ -72,6 +74,25 @@ class CudaDeviceTest : public testing::Test {
   std::unique_ptr<GranuleDriver> driver_;
   std::unique_ptr<DeviceMemory> memory_;
 };
+
+TEST_F(CudaDeviceTest, EveryKernelIsListedAndHasRoomForABlock) {
+  const auto kernels = ListKernels(AskedNumber());
+  ASSERT_TRUE(kernels) << kernels.error().message;
+  std::set<std::string> names;
+  for (const ListedKernel& kernel : *kernels) {
+    SCOPED_TRACE(kernel.name + " " + kernel.of);
+    names.insert(kernel.name);
+    EXPECT_GT(kernel.registers, 0u);
+    EXPECT_GT(kernel.blocks, 0u);
+    EXPECT_LE(kernel.occupancy, 1.0);
+  }
+  for (const char* const name :
+       {"RunSplits", "RunFold", "RunMmaStates", "RunMmaFolded", "RunWrite", "RunRead", "RunEncode",
+        "RunChecksum", "RunMatmul", "RunMmaProduct", "RunEmbed", "RunNorm", "RunHeads", "RunGate",
+        "RunAdd"}) {
+    EXPECT_EQ(names.count(name), 1u) << name;
+  }
+}
 
 TEST_F(CudaDeviceTest, MemoryIsZeroWhereItIsCommittedAndAgain) {
   const uint64_t granule = driver_->granule_bytes();

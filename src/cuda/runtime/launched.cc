@@ -19,7 +19,30 @@ bool WaitsForEach() {
   return waits;
 }
 
+thread_local ListedLaunches* listed = nullptr;
+
 }  // namespace
+
+ListedLaunches::ListedLaunches() { listed = this; }
+ListedLaunches::~ListedLaunches() { listed = nullptr; }
+ListedLaunches* ListedLaunches::Current() { return listed; }
+
+int ListedLaunches::Add(const char* name, const void* kernel, const Grid& grid) {
+  cudaFuncAttributes attributes{};
+  int blocks = 0;
+  cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) {
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &blocks, kernel, static_cast<int>(grid.threads), grid.shared_bytes);
+  }
+  if (error != cudaSuccess) return error;
+  uses_.push_back({.name = name,
+                   .grid = grid,
+                   .registers = static_cast<uint32_t>(attributes.numRegs),
+                   .local_bytes = static_cast<uint32_t>(attributes.localSizeBytes),
+                   .blocks_of_processor = static_cast<uint32_t>(blocks)});
+  return cudaSuccess;
+}
 
 int Launched(const char* kernel, const Grid& grid, int error, CUstream_st* stream) {
   static std::atomic<bool> logged = false;

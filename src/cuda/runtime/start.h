@@ -1,4 +1,4 @@
-// Starts one kernel. For .cu files only.
+// Starts one kernel, or lists it. For .cu files only.
 #ifndef QUIRE_CUDA_RUNTIME_START_H_
 #define QUIRE_CUDA_RUNTIME_START_H_
 
@@ -19,6 +19,10 @@ int Start(const char* name, void (*kernel)(Args), const Grid& grid, CUstream_st*
   if (grid.shared_bytes > kSharedUnasked) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(grid.shared_bytes));
+  }
+  if (ListedLaunches* const list = ListedLaunches::Current(); list != nullptr) {
+    return error != cudaSuccess ? error
+                                : list->Add(name, reinterpret_cast<const void*>(kernel), grid);
   }
   if (error == cudaSuccess) {
     kernel<<<grid.blocks, grid.threads, grid.shared_bytes, stream>>>(args);
