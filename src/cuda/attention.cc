@@ -239,12 +239,11 @@ class DeviceAttention final : public AttentionBackend {
     for (const SentPlan::Launch& fold : plan.folds) {
       const uint32_t blocks = std::min(fold.tile_count, kFoldBlocks);
       QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
-      const Staging staging = StagingOfFolds(staging_);
       MmaArgs args =
-          MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true, staging, kQueryTilesMax);
+          MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true, staging_, kQueryTilesMax);
       args.waiting = waiting_.as<float>();
       args.blocks = blocks;
-      device_.Launch(args, MmaLaunch{.blocks = blocks, .folds = true, .staging = staging});
+      device_.Launch(args, MmaLaunch{.blocks = blocks, .folds = true, .staging = staging_});
     }
     return {};
   }
@@ -296,7 +295,7 @@ class DeviceAttention final : public AttentionBackend {
   DeviceBuffer states_;
   DeviceBuffer waiting_;  // states of blocks that fold
   // Of the layer:
-  Staging staging_ = Staging::kDecoded;
+  Staging staging_ = Staging::kCopied;
   std::array<TensorMap, kBoxedArrays> boxes_{};
 };
 

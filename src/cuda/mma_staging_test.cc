@@ -202,7 +202,7 @@ TEST_F(MmaStaging, CascadesHaveTheSameBits) {
   EXPECT_EQ(bulk_->TakeLaunched(), std::set{Staging::kBulk});
 }
 
-// Codes are decoded in registers, but for pairs; K whose channels are neighbours is copied; a
+// Codes come as they are; K whose channels are neighbours is copied; a
 // caller may turn bulk copies off.
 TEST_F(MmaStaging, BulkCopiesAreForStoredNumbersTokenByToken) {
   const auto launched = [&](const TestShape& test, bool bulk_copies) {
@@ -219,7 +219,7 @@ TEST_F(MmaStaging, BulkCopiesAreForStoredNumbersTokenByToken) {
   EXPECT_EQ(launched({.key_inner = InnerAxis::kDim}, true), std::set{Staging::kCopied});
   EXPECT_EQ(launched({.key_codec = Codec::kInt8}, true), std::set{Staging::kCodes});
   EXPECT_EQ(launched({.value_codec = Codec::kFp8E4m3}, true), std::set{Staging::kCodes});
-  EXPECT_EQ(launched({.value_codec = Codec::kQ25}, true), std::set{Staging::kDecoded});
+  EXPECT_EQ(launched({.value_codec = Codec::kQ25}, true), std::set{Staging::kCodes});
 }
 
 TEST(MmaStagings, AreChosenByTheLayout) {

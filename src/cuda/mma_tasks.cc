@@ -65,7 +65,7 @@ Result<void> SupportsMma(const AttentionShape& shape, uint32_t shared_bytes_max)
     return Cannot("value is not stored channel by channel");
   }
   // Boxes need less.
-  const Staging staging = IsEncoded(shape) ? Staging::kDecoded : Staging::kCopied;
+  const Staging staging = IsEncoded(shape) ? Staging::kCodes : Staging::kCopied;
   const uint32_t bytes = SharedOf(shape, /*folds=*/false, staging).bytes;
   if (bytes > shared_bytes_max) {
     return Cannot(
@@ -91,8 +91,7 @@ bool IsOneForm(const AttentionShape& shape, const BlockTables& tables) {
 }
 
 Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool bulk_copies) {
-  const bool pairs = shape.key.codec == Codec::kQ25 || shape.value.codec == Codec::kQ25;
-  if (IsEncoded(shape)) return pairs ? Staging::kDecoded : Staging::kCodes;
+  if (IsEncoded(shape)) return Staging::kCodes;
   const auto has_boxes = [](const BlockTable& table, const StreamLayout& key,
                             const StreamLayout& value) {
     // Rows of boxes of K are tokens of a channel.

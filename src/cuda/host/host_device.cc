@@ -140,7 +140,6 @@ class HostDevice final : public Device {
   // A thread of the grid is a warp (cuda/kernels/warp-inl.h).
   void Launch(const MmaArgs& args, const MmaLaunch& how) override {
     switch (how.staging) {
-      case Staging::kDecoded: return Mma<Staging::kDecoded>(args, how);
       case Staging::kCodes: return States<Staging::kCodes>(args, how);
       case Staging::kCopied: return Mma<Staging::kCopied>(args, how);
       case Staging::kBulk: return Mma<Staging::kBulk>(args, how);

@@ -14,8 +14,10 @@
 #include <bit>
 #include <cstdint>
 
+#include "attention/scalar.h"
 #include "attention/visible.h"
 #include "base/bits.h"
+#include "codec/formats.h"
 #include "cuda/kernels/attend.h"
 #include "cuda/kernels/bulk.h"
 
@@ -23,6 +25,8 @@ namespace quire::cuda {
 
 /// Rows of a matrix instruction, and terms of each of its sums.
 inline constexpr uint32_t kMmaStep = 16;
+/// Terms of one that multiplies integers.
+inline constexpr uint32_t kIntegerStep = 32;
 /// Its columns. Of query vectors a warp has so many tiles of them, at most.
 inline constexpr uint32_t kMmaColumns = 8;
 inline constexpr uint32_t kQueryTilesMax = 2;
@@ -48,10 +52,9 @@ inline constexpr uint32_t kSm90SharedMax = 227 << 10;
 
 /// How K and V come into shared memory. It never shows in the bits.
 enum class Staging : uint8_t {
-  kDecoded,  // K or V is codes: threads decode them, and copy the others
-  kCodes,    // codes come as they are, and become numbers on their way to registers
-  kCopied,   // every thread copies sixteen bytes at a time, beside itself, into padded rows
-  kBulk,     // one thread asks for boxes (cuda/kernels/bulk.h), which come into swizzled rows
+  kCodes,   // K or V is codes, which come as they are
+  kCopied,  // every thread copies sixteen bytes at a time, beside itself, into padded rows
+  kBulk,    // one thread asks for boxes (cuda/kernels/bulk.h), which come into swizzled rows
 };
 /// Tokens of K or V in a buffer of shared memory. Blocks that fold have other things there as well,
 /// and rows that are no boxes take more.
@@ -62,14 +65,6 @@ constexpr uint32_t StageTokensOf(bool folds, Staging staging) {
 /// for all their copies, so those have two; of boxes any number does.
 inline constexpr uint32_t kBuffers = 2;
 inline constexpr uint32_t kBuffersMax = 4;
-/// Whether blocks of the staging have codes.
-constexpr bool HasCodes(Staging staging) {
-  return staging == Staging::kDecoded || staging == Staging::kCodes;
-}
-/// Blocks that fold share no work on codes in registers, so they decode before.
-constexpr Staging StagingOfFolds(Staging staging) {
-  return staging == Staging::kCodes ? Staging::kDecoded : staging;
-}
 /// Arrays with boxes: K sealed and open, V sealed and open.
 inline constexpr uint32_t kBoxedArrays = 4;
 /// Channels of V of a box.
@@ -78,6 +73,9 @@ inline constexpr uint32_t kBoxChannels = 64;
 constexpr uint32_t BoxTokens(uint32_t block_tokens) {
   return std::min(kBoxTokensMax, block_tokens);
 }
+
+/// Codes that stand for integers, and are multiplied as such.
+constexpr bool IsInteger(Codec codec) { return codec >= Codec::kInt8; }
 
 /// The numbers of sixteen bits in which K and V are multiplied: those that are stored; codes of K
 /// as the blocks that are read open, codes of V as bf16, so that weights with their scales fit.
@@ -93,7 +91,7 @@ constexpr Codec TypeOfValues(const AttentionShape& shape, bool open) {
 struct MmaLaunch {
   uint32_t blocks = 0;
   bool folds = false;
-  Staging staging = Staging::kDecoded;
+  Staging staging = Staging::kCopied;
   uint32_t query_tiles = kQueryTilesMax;  // of a warp; that of blocks that fold is this
 };
 
@@ -107,7 +105,8 @@ constexpr uint64_t WaitingFloats(uint32_t blocks) {
 
 /// Blocks that leave states: maxima [warps][query vectors], sums and sums of mids [query vectors],
 /// then weights, first as floats, [query vectors][kWeightStride], then as factors of instructions,
-/// [tokens / 16][query vectors / 8] of 512 bytes.
+/// [tokens / 16][query vectors / 8] of 512 bytes, or at the beginning of the rows of floats high and
+/// low bytes of integers, kSplitTokens each.
 inline constexpr uint32_t kWeightStride = kSplitTokens + 4;  // a row is written without conflicts
 constexpr uint32_t WeightsAt(uint32_t queries) { return (kMmaWarps + 2) * queries * 4; }
 constexpr uint32_t SharedOutBytes(uint32_t queries) {
@@ -134,7 +133,13 @@ struct MmaShared {
   uint32_t visible_at = 0;  // uint32_t [query vectors][2], what each sees of a split
   uint32_t rows_at = 0;     // float [warps][row_floats]
   uint32_t row_floats = 0;
-  uint32_t scales_at = 0;  // float [4][kSplitTokens]
+  uint32_t scales_at = 0;  // float [2][kSplitTokens], and as many mids if there are any
+  // Where codes of K are integers: uint8_t [high, low][query vectors][fixed_stride], and the unit of
+  // each query vector. Of V: float [groups of tokens][query vectors], the units of weights.
+  uint32_t fixed_at = 0;
+  uint32_t fixed_stride = 0;
+  uint32_t query_units_at = 0;
+  uint32_t weight_units_at = 0;
   uint32_t folded_at = 0;  // of blocks that fold: float [kFoldFloats][threads]
   // Of others: what their warps tell each other (cuda/kernels/mma_states-inl.h).
   uint32_t shared_out_at = 0;
@@ -167,7 +172,18 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
   shared.rows_at = shared.visible_at + shared.queries * 8;
   shared.row_floats = folds || shape.key.rotated ? std::max(shape.key.dim, shape.value.dim) : 0;
   shared.scales_at = shared.rows_at + kMmaWarps * shared.row_floats * 4;
-  shared.folded_at = shared.scales_at + (IsEncoded(shape) ? 4 * kSplitTokens * 4 : 0);
+  const bool mids = codec::HasMids(shape.key.codec) || codec::HasMids(shape.value.codec);
+  const uint32_t scales = mids ? 4 : 2;
+  shared.fixed_at = shared.scales_at + (IsEncoded(shape) ? scales * kSplitTokens * 4 : 0);
+  shared.fixed_stride = RoundUp(shape.key.dim, kIntegerStep) + 16;
+  shared.query_units_at =
+      shared.fixed_at + (IsInteger(shape.key.codec) ? 2 * shared.queries * shared.fixed_stride : 0);
+  shared.weight_units_at =
+      shared.query_units_at + (IsInteger(shape.key.codec) ? shared.queries * 4 : 0);
+  shared.folded_at =
+      shared.weight_units_at + (IsInteger(shape.value.codec)
+                                    ? kSplitTokens / attention::kGroupTokens * shared.queries * 4
+                                    : 0);
   shared.shared_out_at = shared.folded_at;
   const uint32_t end = shared.folded_at +
                        (folds ? kFoldFloats * kMmaWarps * 32 * 4 : SharedOutBytes(shared.queries));
@@ -193,9 +209,9 @@ struct MmaArgs {
   uint32_t blocks = 0;
 };
 
-/// Whether blocks fold tiles of this shape.
+/// Whether blocks fold tiles of this shape. Warps that fold have no registers for sums of codes.
 constexpr bool CanFold(const AttentionShape& shape) {
-  return shape.value.dim <= kMmaChannels &&
+  return !IsEncoded(shape) && shape.value.dim <= kMmaChannels &&
          SharedOf(shape, true, Staging::kCopied).bytes <= kMmaSharedMax;
 }
 

@@ -8,7 +8,7 @@
 
 #include "cuda/kernels/bulk.h"
 #include "cuda/kernels/mma_attend.h"
-#include "cuda/kernels/mma_coded-inl.h"
+#include "cuda/kernels/mma_integers-inl.h"
 #include "cuda/kernels/mma_stage-inl.h"
 #include "cuda/kernels/warp-inl.h"
 
@@ -44,9 +44,9 @@ class StageBuffers {
   }
 
   /// Requests a stage into the buffer `ahead` of the next one that is entered; all threads are done
-  /// with its old contents. `type` is that of its numbers.
+  /// with its old contents.
   template <bool kKeys>
-  QUIRE_KERNEL void Start(StageArgs stage, uint32_t ahead, Codec type) {
+  QUIRE_KERNEL void Start(StageArgs stage, uint32_t ahead) {
     stage.to = Buffer(ahead);
     if constexpr (kBulk) {
       if (warp_.number() == 0) Ask<kKeys>(stage, Barriers() + NumberOf(ahead));
@@ -58,7 +58,7 @@ class StageBuffers {
       stage.stride = !kKeys                                   ? layout_.value_stride
                      : stage.stream->inner == InnerAxis::kDim ? layout_.key_token_stride
                                                               : layout_.key_stride;
-      Stager<Thread, kTokens, kKeys, kStaging == Staging::kDecoded>(self_, warp_, stage).Run(type);
+      Stager<Thread, kTokens, kKeys>(self_, warp_, stage).Run();
     }
     self_.CommitCopies();
   }
@@ -110,13 +110,11 @@ class StageBuffers {
            (value_at_(lane, 0) ^ m % kSteps * kMmaStep);
   }
 
-  // Of codes as they are (cuda/kernels/mma_coded-inl.h).
-
-  /// The codes of sixteen tokens, of so many channels.
-  template <class Format>
-  QUIRE_KERNEL static const std::byte* ColumnOf(const uint16_t* stage, uint32_t column,
-                                                uint32_t channels) {
-    return reinterpret_cast<const std::byte*>(stage) + column * channels * kChannelBytes<Format>;
+  /// Bytes of the codes of sixteen tokens in a stage.
+  QUIRE_KERNEL static uint32_t ColumnBytes(const StreamLayout& stream, uint32_t channels) {
+    if (!IsInteger(stream.codec)) return channels * kMmaStep;
+    return static_cast<uint32_t>(
+        codec::ColumnBytes(IntegerLayout(stream.codec), stream.inner, channels));
   }
 
  private:
@@ -157,38 +155,37 @@ class StageBuffers {
     return stage.channels > kBoxChannels ? 1 : 0;
   }
 
-  /// Sixteen tokens by each warp: of K those that it multiplies itself. Of a column that is not
-  /// read codes are zeros.
+  /// Codes of sixteen tokens by each warp: of K those that it multiplies itself. Of a column that is
+  /// not read codes are zeros.
   template <bool kKeys>
   QUIRE_KERNEL void CopyColumn(const StageArgs& stage) {
     static_assert(kFolds || kTokens / kMmaStep == kMmaWarps);
-    const uint32_t column = warp_.number();
     const StreamLayout& stream = *stage.stream;
+    const uint32_t column = warp_.number();
     const std::byte* const plane = stage.PlaneOf(column);
     const bool valid = plane != nullptr;
-    const std::byte* from = valid ? plane : stage.table->base;
+    const std::byte* const from = valid ? plane : stage.table->base;
     const uint32_t in_block = stage.InBlock(column);
-    const auto copy = [&](uint32_t units, uint32_t of_channel, const auto& offset_of) {
-      auto* const to =
-          reinterpret_cast<std::byte*>(stage.to) + column * stage.channels * of_channel;
+    const uint32_t bytes = ColumnBytes(stream, stage.channels);
+    std::byte* const to = reinterpret_cast<std::byte*>(stage.to) + column * bytes;
+    const auto copy = [&](const auto& offset_of) {
       warp_.Lanes([&](uint32_t lane) {
         QUIRE_DEVICE_UNROLL_BY(4)
-        for (uint32_t i = lane; i < units; i += kWarpLanes) {
+        for (uint32_t i = lane; i < bytes / 16; i += kWarpLanes) {
           self_.CopyAsync(to + i * 16, from + (valid ? offset_of(i) : 0), valid);
         }
       });
     };
-    if (stream.codec >= Codec::kInt8) {  // in tiles, one behind the other
-      const uint32_t of_channel = stream.codec == Codec::kInt8 ? kMmaStep : kMmaStep / 2;
-      const uint32_t first = (in_block / kMmaStep * stream.dim + stage.channel_begin) * of_channel;
-      copy(stage.channels * of_channel / 16, of_channel,
-           [=](uint32_t i) { return first + i * 16; });
+    if (IsInteger(stream.codec)) {  // in tiles, one behind the other
+      const uint32_t first =
+          in_block / kMmaStep * ColumnBytes(stream, stream.dim) +
+          (kKeys ? 0 : ValueTileAt(IntegerLayout(stream.codec), stage.channel_begin / kMmaStep));
+      copy([=](uint32_t i) { return first + i * 16; });
     } else if (kKeys) {
-      copy(stage.channels, kMmaStep,
-           [&](uint32_t i) { return i * stream.block_tokens + in_block; });
+      copy([&](uint32_t i) { return i * stream.block_tokens + in_block; });
     } else {
       const uint32_t runs = stage.channels / 16;
-      copy(stage.channels, kMmaStep, [&](uint32_t i) {
+      copy([&](uint32_t i) {
         return (in_block + i / runs) * stream.dim + stage.channel_begin + i % runs * 16;
       });
     }

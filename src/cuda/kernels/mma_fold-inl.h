@@ -26,7 +26,6 @@ class MmaFold {
   /// Query vectors of a lane, and its sums: [channel / 8][query vector][channel % 2].
   static constexpr uint32_t kQueries = 2;
   static constexpr uint32_t kSums = kMmaChannels / 2;
-  QUIRE_KERNEL static constexpr uint32_t QueryOf(uint32_t sum) { return sum / 2 % 2; }
 
   QUIRE_KERNEL MmaFold(const Warp<Thread>& warp, const MmaArgs& mma, const MmaShared& layout,
                        std::byte* shared, uint32_t block)
@@ -161,7 +160,7 @@ class MmaFold {
     Four to;
     QUIRE_DEVICE_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {
-      const Joint& joint = joints[QueryOf(i)];
+      const Joint& joint = joints[i / 2];
       to.value[i] = Fma(a.value[i], joint.of_a, b.value[i] * joint.of_b);
     }
     return to;
@@ -170,7 +169,7 @@ class MmaFold {
     Four to = Both(a, b, joints);
     QUIRE_DEVICE_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {
-      const Joint& joint = joints[QueryOf(i)];
+      const Joint& joint = joints[i / 2];
       if (!joint.both) to.value[i] = joint.has_a ? a.value[i] : b.value[i];
     }
     return to;

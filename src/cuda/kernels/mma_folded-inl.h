@@ -56,7 +56,7 @@ class MmaFolded {
   using Scores = MmaScores<Thread, /*kFolds=*/true, kStaging, kQueryTilesMax>;
   using Reader = typename Scores::Reader;
   using Fold = MmaFold<Thread>;
-  static constexpr bool kEncoded = Reader::kEncoded;
+  static_assert(!Reader::kEncoded);
   static constexpr uint32_t kStages = Scores::kStages;
   static constexpr uint32_t kQueries = Scores::kQueries;
   static constexpr uint32_t kSteps = Scores::kSteps;
@@ -67,13 +67,12 @@ class MmaFolded {
   // No member: a reference to a part of this would keep all of it in memory.
   QUIRE_KERNEL Reader& reader() { return scores_.reader(); }
 
-  /// Scores become weights, of V's codes times their scales.
+  /// Scores become weights.
   QUIRE_KERNEL void Weigh() {
     Fragment<float, kQueries * kSumsOf> sums;
-    Fragment<float, kQueries * kSumsOf> mids;
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
-      for (uint32_t i = 0; i < kQueries * kSumsOf; ++i) sums(lane, i) = mids(lane, i) = 0.0f;
+      for (uint32_t i = 0; i < kQueries * kSumsOf; ++i) sums(lane, i) = 0.0f;
       float max[kQueries];  // finite, so that what is not seen has the weight 0
       QUIRE_DEVICE_UNROLL
       for (uint32_t r = 0; r < kQueries; ++r) {
@@ -83,22 +82,12 @@ class MmaFolded {
       for (uint32_t i = 0; i < Scores::kCount; ++i) {
         const uint32_t r = Scores::QueryOf(i);
         const uint32_t partial = r * kSumsOf + i / 4 % 2 * 2 + i % 2;
-        float weight = ExpOfWeight(scores_.At(lane, i) - max[r]);
+        const float weight = ExpOfWeight(scores_.At(lane, i) - max[r]);
         sums(lane, partial) += weight;
-        if (reader().ValueEncodes()) {
-          const uint32_t t = scores_.TokenOf(lane, i);
-          if (reader().all_sealed() || !reader().IsOpen(scores_.NumberOf(lane, r), t)) {
-            if (mma_.value_mids) {
-              mids(lane, partial) = Fma(weight, reader().Scales(3)[t], mids(lane, partial));
-            }
-            weight = weight * reader().Scales(2)[t];
-          }
-        }
         scores_.At(lane, i) = weight;
       }
     });
     sum_ = Tree(sums);
-    if (kEncoded && mma_.value_mids) mid_sum_ = Tree(mids);
   }
 
   /// docs/numerics.md, Tree16: what is eight, four, two tokens apart, then neighbours.
@@ -139,11 +128,6 @@ class MmaFolded {
       const bool open = form != 0;
       if (reader().NeedsAny(Reader::ValueKind(0, open))) AddValues(open);
     }
-    if (!kEncoded || !mma_.value_mids) return;
-    warp_.Lanes([&](uint32_t lane) {
-      QUIRE_DEVICE_UNROLL
-      for (uint32_t i = 0; i < Fold::kSums; ++i) out_(lane, i) += mid_sum_(lane, Fold::QueryOf(i));
-    });
   }
 
   QUIRE_KERNEL void AddValues(bool open) {
@@ -230,7 +214,6 @@ class MmaFolded {
 
   Fragment<float, kQueries> max_;
   Fragment<float, kQueries> sum_;
-  Fragment<float, kQueries> mid_sum_;
   Fragment<float, Fold::kSums> out_;
 };
 

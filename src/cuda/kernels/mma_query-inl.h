@@ -9,7 +9,10 @@
 #include <cstdint>
 #include <limits>
 
+#include "attention/scalar.h"
+#include "base/bits.h"
 #include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/mma_integers-inl.h"
 #include "cuda/kernels/rotate-inl.h"
 #include "cuda/kernels/split_shared-inl.h"
 #include "cuda/kernels/warp-inl.h"
@@ -23,6 +26,7 @@ template <class Thread, uint32_t kGroups, uint32_t kTiles>
 class MmaQueries {
  public:
   static constexpr bool kRows = kGroups > 1;
+  static constexpr bool kIntegers = !kRows;  // K may be codes that stand for integers
   static constexpr uint32_t kOfWarp = kTiles * kMmaColumns;
   /// Of which a lane has sums.
   static constexpr uint32_t kOfLane = kRows ? 2 : kTiles * 2;
@@ -79,6 +83,18 @@ class MmaQueries {
   QUIRE_KERNEL Fragment<uint32_t, 4> Factors(const uint16_t* queries, uint32_t k) const {
     return LoadMatrices<false>([&](uint32_t lane) { return queries + factor_at_(lane, 0) + k; });
   }
+  /// Thirty-two channels from `k` on as a factor of instructions that multiply integers, of eight
+  /// query vectors.
+  QUIRE_KERNEL Fragment<uint32_t, 4> Numbers(uint32_t tile, uint32_t k) const {
+    return LoadNumbers([&](uint32_t row, bool low) {
+      return Fixed(low) + (tile * kMmaColumns + row) * layout_.fixed_stride + k;
+    });
+  }
+  /// What 1 is worth in them.
+  QUIRE_KERNEL float& UnitOf(uint32_t q) const {
+    return reinterpret_cast<float*>(self_.shared() + layout_.query_units_at)[q];
+  }
+
   QUIRE_KERNEL static constexpr uint32_t WordOf(uint32_t step, uint32_t tile) {
     return (step * kTiles + tile) * 2;
   }
@@ -144,6 +160,9 @@ class MmaQueries {
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t q = warp_.number(); q < kGroups * kOfWarp; q += kMmaWarps) {
       const float* const from = Vector(q);
+      if (kIntegers && IsInteger(shape_.key.codec)) {
+        StoreFixed(q, [&](uint32_t d) { return from == nullptr ? 0.0f : from[d] * shape_.scale; });
+      }
       warp_.Lanes([&](uint32_t lane) {
         QUIRE_DEVICE_UNROLL_BY(2)
         for (uint32_t d = lane * 2; d < shape_.key.dim; d += 2 * kWarpLanes) {
@@ -157,22 +176,65 @@ class MmaQueries {
   QUIRE_KERNEL void LoadRotated() {
     float* const row = reinterpret_cast<float*>(self_.shared() + layout_.rows_at) +
                        uint64_t{warp_.number()} * layout_.row_floats;
-    for (uint32_t q = warp_.number(); q < kGroups * kOfWarp; q += kMmaWarps) {
-      const float* const from = Vector(q);
+    const auto rotate = [&](const float* from, float scale) {
       warp_.Lanes([&](uint32_t lane) {
         for (uint32_t d = lane; d < shape_.key.dim; d += kWarpLanes) {
-          row[d] = from == nullptr ? 0.0f : from[d];
+          row[d] = from == nullptr ? 0.0f : from[d] * scale;
         }
       });
       warp_.Sync();
       RotateByWarp(warp_, row, shape_.key.dim);
+    };
+    for (uint32_t q = warp_.number(); q < kGroups * kOfWarp; q += kMmaWarps) {
+      const float* const from = Vector(q);
+      rotate(from, 1.0f);
       warp_.Lanes([&](uint32_t lane) {
         for (uint32_t d = lane * 2; d < shape_.key.dim; d += 2 * kWarpLanes) {
           Store(q, d, row[d], row[d + 1]);
         }
       });
       warp_.Sync();
+      if (!kIntegers || !IsInteger(shape_.key.codec)) continue;
+      rotate(from, shape_.scale);
+      StoreFixed(q, [&](uint32_t d) { return row[d]; });
+      warp_.Sync();
     }
+  }
+
+  /// Bytes of numbers of sixteen bits: [query vectors][fixed_stride].
+  QUIRE_KERNEL std::byte* Fixed(bool low) const {
+    return self_.shared() + layout_.fixed_at + (low ? layout_.queries * layout_.fixed_stride : 0u);
+  }
+  /// The row of docs/numerics.md section 2 that is multiplied with integers; value(d) are its
+  /// numbers.
+  template <typename F>
+  QUIRE_KERNEL void StoreFixed(uint32_t q, const F& value) {
+    Fragment<uint32_t, 1> largest;
+    warp_.Lanes([&](uint32_t lane) {
+      largest(lane, 0) = 0;
+      for (uint32_t d = lane; d < shape_.key.dim; d += kWarpLanes) {
+        largest(lane, 0) = std::max(largest(lane, 0), attention::MagnitudeBits(value(d)));
+      }
+    });
+    for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
+      const auto other = warp_.Exchanged(largest, mask);
+      warp_.Lanes(
+          [&](uint32_t lane) { largest(lane, 0) = std::max(largest(lane, 0), other(lane, 0)); });
+    }
+    warp_.Lanes([&](uint32_t lane) {
+      const attention::FixedScale scale = attention::FixedScaleOf(largest(lane, 0));
+      if (lane == 0) UnitOf(q) = scale.unit;
+      for (uint32_t d = lane * 2; d < RoundUp(shape_.key.dim, kIntegerStep); d += 2 * kWarpLanes) {
+        const bool none = d >= shape_.key.dim;  // channels are even
+        const uint32_t pair =
+            none ? 0 : PairOf16(FixedOf(value(d), scale), FixedOf(value(d + 1), scale));
+        const uint32_t at = q * layout_.fixed_stride + TermOf(shape_.key.codec, d);
+        *reinterpret_cast<uint16_t*>(Fixed(true) + at) =
+            static_cast<uint16_t>(Permute(pair, 0, 0x4420u));
+        *reinterpret_cast<uint16_t*>(Fixed(false) + at) =
+            static_cast<uint16_t>(Permute(pair, 0, 0x4431u));
+      }
+    });
   }
 
   QUIRE_KERNEL void Store(uint32_t q, uint32_t d, float first, float second) {

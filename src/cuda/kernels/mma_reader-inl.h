@@ -22,7 +22,7 @@ class SplitReader {
  public:
   static constexpr uint32_t kTokens = StageTokensOf(kFolds, kStaging);
   static constexpr uint32_t kStages = kSplitTokens / kTokens;
-  static constexpr bool kEncoded = HasCodes(kStaging);
+  static constexpr bool kEncoded = kStaging == Staging::kCodes;
 
   QUIRE_KERNEL SplitReader(Thread& self, const MmaArgs& mma)
       : self_(self),
@@ -133,11 +133,11 @@ class SplitReader {
     return seen && IsOpen(q, in_split) == open;
   }
 
-  /// [kSplitTokens]: of sealed tokens scales and mids of K, then of V, times the unit of codes.
-  QUIRE_KERNEL float* Scales(uint32_t which) const {
-    const uint32_t at = which * kSplitTokens;
-    return reinterpret_cast<float*>(self_.shared() + layout_.scales_at) + at;
-  }
+  /// [kSplitTokens], of sealed tokens.
+  QUIRE_KERNEL const float* KeyScales() const { return Scales(0); }
+  QUIRE_KERNEL const float* ValueScales() const { return Scales(1); }
+  QUIRE_KERNEL const float* KeyMids() const { return Scales(2); }
+  QUIRE_KERNEL const float* ValueMids() const { return Scales(3); }
 
  private:
   /// attention::FirstOpenBlock, without a division.
@@ -205,16 +205,15 @@ class SplitReader {
 #endif
   }
 
+  QUIRE_KERNEL float* Scales(uint32_t which) const {
+    const uint32_t at = which * kSplitTokens;
+    return reinterpret_cast<float*>(self_.shared() + layout_.scales_at) + at;
+  }
   QUIRE_KERNEL void LoadScales() {
     if (KeyEncodes()) LoadScalesOf(shape_.key, mma_.key_mids, 0);
-    if (ValueEncodes()) LoadScalesOf(shape_.value, mma_.value_mids, 2);
+    if (ValueEncodes()) LoadScalesOf(shape_.value, mma_.value_mids, 1);
   }
   QUIRE_KERNEL void LoadScalesOf(const StreamLayout& stream, bool mids, uint32_t which) {
-    float unit = 1.0f;
-    Any::With(stream.codec, [&](auto format) {
-      using Format = decltype(format);
-      if constexpr (kIsInteger<Format>) unit = 1.0f / Format::kDivisor;
-    });
     warp_.Share(kSplitTokens, [&](uint32_t t) {
       float scale = 0.0f;
       float mid = 0.0f;
@@ -225,11 +224,11 @@ class SplitReader {
       if (slot != nullptr) {
         const uint32_t in_block = t & (stream.block_tokens - 1);
         const std::byte* const at = slot + codec::ScaleAt(stream, kv_head_, in_block);
-        scale = WidenF16(Load<uint16_t>(at)) * unit;
+        scale = WidenF16(Load<uint16_t>(at));
         if (mids) mid = WidenF16(LoadHalf(at, stream.block_tokens));
       }
       Scales(which)[t] = scale;
-      Scales(which + 1)[t] = mid;
+      if (mids) Scales(which + 2)[t] = mid;
     });
   }
 
@@ -259,11 +258,10 @@ class SplitReader {
     const uint32_t number = LowestOne(unasked_);
     unasked_ &= unasked_ - 1;
     const StageArgs stage = StageArgsOf(number);
-    const bool open = number / kStages % 2 != 0;
     if (number < 2 * kStages) {
-      buffers_.template Start<true>(stage, ahead, TypeOfKeys(shape_, open));
+      buffers_.template Start<true>(stage, ahead);
     } else {
-      buffers_.template Start<false>(stage, ahead, TypeOfValues(shape_, open));
+      buffers_.template Start<false>(stage, ahead);
     }
   }
 

@@ -7,6 +7,8 @@
 #include <type_traits>
 
 #include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/mma_coded-inl.h"
+#include "cuda/kernels/mma_integers-inl.h"
 #include "cuda/kernels/mma_query-inl.h"
 #include "cuda/kernels/mma_reader-inl.h"
 #include "cuda/kernels/warp-inl.h"
@@ -131,28 +133,37 @@ class MmaScores {
       if (!reader_.IsNeeded(number)) continue;
       const uint16_t* const keys = reader_.template EnterStage<true>(number);
       Fragment<float, kOfStage> sums;
-      warp_.Lanes([&](uint32_t lane) {
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t i = 0; i < kOfStage; ++i) sums(lane, i) = 0.0f;
-      });
-      With16(TypeOfKeys(shape_, open), [&](auto type) {
-        WithFormat(open, [&](auto format) {
-          if (queries_.has_low()) {
-            MultiplyKeys<decltype(format), type.value, true>(keys, open, sums);
-          } else {
-            MultiplyKeys<decltype(format), type.value, false>(keys, open, sums);
-          }
-        });
-      });
+      if (!open && HasIntegers()) {
+        WithIntegers(shape_.key.codec,
+                     [&](auto format) { MultiplyIntegers<decltype(format)>(keys, sums); });
+      } else {
+        Multiply(keys, open, sums);
+      }
       KeepScores(j, open, sums);
     }
+  }
+
+  QUIRE_KERNEL void Multiply(const uint16_t* keys, bool open, Fragment<float, kOfStage>& sums) {
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kOfStage; ++i) sums(lane, i) = 0.0f;
+    });
+    With16(TypeOfKeys(shape_, open), [&](auto type) {
+      WithFormat(open, [&](auto format) {
+        if (queries_.has_low()) {
+          MultiplyKeys<decltype(format), type.value, true>(keys, open, sums);
+        } else {
+          MultiplyKeys<decltype(format), type.value, false>(keys, open, sums);
+        }
+      });
+    });
   }
 
   /// f(what K of a stage is).
   template <typename F>
   QUIRE_KERNEL void WithFormat(bool open, const F& f) const {
     if constexpr (kStaging == Staging::kCodes) {
-      if (!open && shape_.key.codec > Codec::kBf16) return WithCodes(shape_.key.codec, f);
+      if (!open && shape_.key.codec > Codec::kBf16) return WithFloats(shape_.key.codec, f);
     }
     if constexpr (kStaging != Staging::kBulk) {
       const StreamLayout& stream = open ? attention::OpenKey(shape_) : shape_.key;
@@ -222,11 +233,37 @@ class MmaScores {
       return LoadMatrices<false>(
           [&](uint32_t lane) { return keys + buffers.KeyRowsAt(lane, t, channel); });
     } else {
-      const uint32_t column = FirstStep() + t;
-      return LoadCodes<Format, kType>(
-          warp_, buffers.template ColumnOf<Format>(keys, column, shape_.key.dim), channel,
-          kMmaStep);
+      return LoadCodes<Format, kType>(warp_, ColumnOf(keys) + channel * kMmaStep, kMmaStep);
     }
+  }
+
+  /// Whether codes of K stand for integers.
+  QUIRE_KERNEL bool HasIntegers() const {
+    return kStaging == Staging::kCodes && IsInteger(shape_.key.codec);
+  }
+  /// The warp's sixteen tokens in a stage of codes.
+  QUIRE_KERNEL const std::byte* ColumnOf(const uint16_t* keys) const {
+    return reinterpret_cast<const std::byte*>(keys) +
+           FirstStep() * reader_.buffers().ColumnBytes(shape_.key, shape_.key.dim);
+  }
+  template <class Format>
+  QUIRE_KERNEL void MultiplyIntegers(const uint16_t* keys, Fragment<float, kOfStage>& scores) {
+    constexpr float kUnit = 1.0f / Format::kDivisor;
+    const std::byte* const column = ColumnOf(keys);
+    IntegerSums<Format, kOfStage> sums(warp_);
+    QUIRE_DEVICE_UNROLL_BY(1)
+    for (uint32_t k = 0; k < shape_.key.dim; k += kIntegerStep) {
+      const auto tokens = LoadKeyIntegers<Format>(warp_, column, k);
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t n = 0; n < kTiles; ++n) sums.Add(n * 4, tokens, queries_.Numbers(n, k));
+    }
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kOfStage; ++i) {
+        const float unit = queries_.UnitOf(NumberOf(lane, QueryOf(i)));
+        scores(lane, i) = sums.At(lane, i) * (unit * kUnit);
+      }
+    });
   }
 
   QUIRE_KERNEL void KeepScores(uint32_t j, bool open, const Fragment<float, kOfStage>& sums) {
@@ -264,11 +301,12 @@ class MmaScores {
   }
   /// Score `i` from its sum of products.
   QUIRE_KERNEL float Scaled(uint32_t lane, uint32_t i, float sum, bool open) {
-    const float value = sum * shape_.scale;
+    const float value = !open && HasIntegers() ? sum : sum * shape_.scale;
     if (open || !reader_.KeyEncodes()) return value;
     const uint32_t t = TokenOf(lane, i);
-    if (!mma_.key_mids) return value * reader_.Scales(0)[t];
-    return Fma(reader_.Scales(0)[t], value, reader_.Scales(1)[t] * query_sum_(lane, QueryOf(i)));
+    const float scale = reader_.KeyScales()[t];
+    if (!mma_.key_mids) return value * scale;
+    return Fma(scale, value, reader_.KeyMids()[t] * query_sum_(lane, QueryOf(i)));
   }
 
   const Warp<Thread> warp_;

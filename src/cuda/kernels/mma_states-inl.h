@@ -8,11 +8,14 @@
 #define QUIRE_CUDA_KERNELS_MMA_STATES_INL_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
 #include "attention/scalar.h"
 #include "cuda/kernels/mma_attend.h"
+#include "cuda/kernels/mma_coded-inl.h"
+#include "cuda/kernels/mma_integers-inl.h"
 #include "cuda/kernels/mma_reader-inl.h"
 #include "cuda/kernels/mma_scores-inl.h"
 #include "cuda/kernels/warp-inl.h"
@@ -128,7 +131,7 @@ class MmaStates {
         const float weight = ExpOfWeight(scores_.At(lane, i) - base[r]);
         WeightOf(q, t) = weight;
         scores_.At(lane, i) =
-            reader().ValueEncodes() && IsSealed(q, t) ? weight * reader().Scales(2)[t] : weight;
+            reader().ValueEncodes() && IsSealed(q, t) ? weight * reader().ValueScales()[t] : weight;
       }
     });
     self_.Sync();
@@ -153,7 +156,7 @@ class MmaStates {
         for (uint32_t t = lane % kPartials; t < kSplitTokens; t += kPartials) {
           const float weight = WeightOf(q, t);
           sum += weight;
-          if (mids && IsSealed(q, t)) mid = Fma(weight, reader().Scales(3)[t], mid);
+          if (mids && IsSealed(q, t)) mid = Fma(weight, reader().ValueMids()[t], mid);
         }
         sums(lane, n) = sum;
         sums(lane, kTiles + n) = mid;
@@ -192,18 +195,18 @@ class MmaStates {
       const bool open = form != 0;
       if (!reader().NeedsAny(Reader::ValueKind(group, open))) continue;
       self_.Sync();  // all warps have read what they were told there
-      With16(TypeOfValues(shape_, open), [&](auto type) { TellFactors<type.value>(open); });
-      self_.Sync();
-      if constexpr (kStaging == Staging::kCodes) {
-        if (!open && shape_.value.codec > Codec::kBf16) {
-          WithCodes(shape_.value.codec, [&](auto format) {
-            AddValues<decltype(format), Codec::kBf16>(group, channels, open);
-          });
-          continue;
-        }
+      if (!open && HasIntegers()) {
+        TellIntegers();
+      } else {
+        With16(TypeOfValues(shape_, open), [&](auto type) { TellFactors<type.value>(open); });
       }
-      With16(TypeOfValues(shape_, open),
-             [&](auto type) { AddValues<Numbers16, type.value>(group, channels, open); });
+      self_.Sync();
+      QUIRE_DEVICE_UNROLL_BY(1)
+      for (uint32_t j = 0; j < kStages; ++j) {
+        const uint32_t number = Reader::StageOf(Reader::ValueKind(group, open), j);
+        if (!reader().IsNeeded(number)) continue;
+        AddStage(reader().template EnterStage<false>(number), j, channels, open);
+      }
     }
     if (!kEncoded || !mma_.value_mids) return;
     warp_.Lanes([&](uint32_t lane) {
@@ -212,6 +215,27 @@ class MmaStates {
         out_(lane, i) += MidSumOf(scores_.NumberOf(lane, Scores::QueryOf(i)));
       }
     });
+  }
+
+  /// Whether codes of V stand for integers.
+  QUIRE_KERNEL bool HasIntegers() const {
+    return kStaging == Staging::kCodes && IsInteger(shape_.value.codec);
+  }
+  QUIRE_KERNEL void AddStage(const uint16_t* values, uint32_t j, uint32_t channels, bool open) {
+    if constexpr (kStaging == Staging::kCodes) {
+      const Codec codec = shape_.value.codec;
+      if (!open && IsInteger(codec)) {
+        return WithIntegers(
+            codec, [&](auto format) { AddIntegers<decltype(format)>(values, j, channels); });
+      }
+      if (!open && codec > Codec::kBf16) {
+        return WithFloats(codec, [&](auto format) {
+          AddNumbers<decltype(format), Codec::kBf16>(values, j, channels);
+        });
+      }
+    }
+    With16(TypeOfValues(shape_, open),
+           [&](auto type) { AddNumbers<Numbers16, type.value>(values, j, channels); });
   }
 
   /// Weights that are read in this form; others are zeros.
@@ -223,18 +247,20 @@ class MmaStates {
       warp_.Lanes([&](uint32_t lane) {
         QUIRE_DEVICE_UNROLL
         for (uint32_t i = 0; i < 2; ++i) {
-          float two[2];
-          QUIRE_DEVICE_UNROLL
-          for (uint32_t x = 0; x < 2; ++x) {
-            const uint32_t at = first + i * 2 + x;
-            const bool is_read = reader().all_sealed() ||
-                                 reader().IsOpen(scores_.NumberOf(lane, Scores::QueryOf(at)),
-                                                 scores_.TokenOf(lane, at)) == open;
-            two[x] = is_read ? scores_.At(lane, at) : 0.0f;
-          }
-          const HighLow both = Split16<kType>(two[0], two[1]);
+          const uint32_t at = first + i * 2;
+          const HighLow both = Split16<kType>(scores_.At(lane, at), scores_.At(lane, at + 1));
           words(lane, i) = both.high;
           words(lane, 2 + i) = both.low;
+        }
+        if (reader().all_sealed()) return;
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t i = 0; i < 4; ++i) {
+          const uint32_t at = first + i;
+          const uint32_t q = scores_.NumberOf(lane, Scores::QueryOf(at));
+          if (reader().IsOpen(q, scores_.TokenOf(lane, at)) == open) continue;
+          const uint32_t other_half = i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+          words(lane, i / 2) &= other_half;
+          words(lane, 2 + i / 2) &= other_half;
         }
       });
       words = Transposed(words);
@@ -246,32 +272,26 @@ class MmaStates {
   }
 
   template <class Format, Codec kType>
-  QUIRE_KERNEL void AddValues(uint32_t group, uint32_t channels, bool open) {
-    QUIRE_DEVICE_UNROLL_BY(1)
-    for (uint32_t j = 0; j < kStages; ++j) {
-      const uint32_t number = Reader::StageOf(Reader::ValueKind(group, open), j);
-      if (!reader().IsNeeded(number)) continue;
-      const uint16_t* const values = reader().template EnterStage<false>(number);
+  QUIRE_KERNEL void AddNumbers(const uint16_t* values, uint32_t j, uint32_t channels) {
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t t = 0; t < kStepsOfStage; ++t) {
+      Fragment<uint32_t, 4> factors[kTiles];
       QUIRE_DEVICE_UNROLL
-      for (uint32_t t = 0; t < kStepsOfStage; ++t) {
-        Fragment<uint32_t, 4> factors[kTiles];
+      for (uint32_t n = 0; n < kTiles; ++n) {
+        warp_.Lanes([&](uint32_t lane) {
+          const Words words = FactorsOf(j * kStepsOfStage + t, n, lane);
+          for (uint32_t i = 0; i < 4; ++i) factors[n](lane, i) = words.word[i];
+        });
+      }
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t m = 0; m < kSteps; ++m) {
+        const uint32_t step = warp_.number() * kSteps + m;
+        if (step * kMmaStep >= channels) continue;
+        const auto rows = LoadChannels<Format, kType>(values, t, step, channels);
         QUIRE_DEVICE_UNROLL
         for (uint32_t n = 0; n < kTiles; ++n) {
-          warp_.Lanes([&](uint32_t lane) {
-            const Words words = FactorsOf(j * kStepsOfStage + t, n, lane);
-            for (uint32_t i = 0; i < 4; ++i) factors[n](lane, i) = words.word[i];
-          });
-        }
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t m = 0; m < kSteps; ++m) {
-          const uint32_t step = warp_.number() * kSteps + m;
-          if (step * kMmaStep >= channels) continue;
-          const auto rows = LoadChannels<Format, kType>(values, t, step, channels);
-          QUIRE_DEVICE_UNROLL
-          for (uint32_t n = 0; n < kTiles; ++n) {
-            MultiplyAdd<kType>(out_, SumAt(m, n), rows, factors[n], 0);
-            MultiplyAdd<kType>(out_, SumAt(m, n), rows, factors[n], 2);
-          }
+          MultiplyAdd<kType>(out_, SumAt(m, n), rows, factors[n], 0);
+          MultiplyAdd<kType>(out_, SumAt(m, n), rows, factors[n], 2);
         }
       }
     }
@@ -286,12 +306,117 @@ class MmaStates {
       return LoadMatrices<true>(
           [&](uint32_t lane) { return values + buffers.ValuesAt(lane, t, step); });
     } else {
-      // Tiles of sixteen channels, or rows of bytes of all.
-      constexpr bool kRows = Format::kLayout == codec::CodeLayout::kBytes;
-      const uint32_t at = step * kMmaStep * (kRows ? 1 : kChannelBytes<Format>);
-      return LoadCodes<Format, kType>(
-          warp_, buffers.template ColumnOf<Format>(values, t, channels) + at, 0, channels);
+      const uint32_t at = t * buffers.ColumnBytes(shape_.value, channels) + step * kMmaStep;
+      return LoadCodes<Format, kType>(warp_, reinterpret_cast<const std::byte*>(values) + at,
+                                      channels);
     }
+  }
+
+  // Values whose codes stand for integers. A stage is a group of tokens whose weights share a unit
+  // (docs/numerics.md section 2).
+  static_assert(Reader::kTokens == attention::kGroupTokens || kStaging != Staging::kCodes);
+
+  /// Weights of a query vector as bytes of numbers of sixteen bits, high ones, then low ones: they
+  /// take the place of its row of floats.
+  QUIRE_KERNEL std::byte* WeightBytesOf(uint32_t q, bool low) const {
+    return reinterpret_cast<std::byte*>(&WeightOf(q, 0)) + (low ? kSplitTokens : 0u);
+  }
+  QUIRE_KERNEL float& WeightUnitOf(uint32_t group, uint32_t q) const {
+    auto* const units = reinterpret_cast<float*>(self_.shared() + mma_.shared.weight_units_at);
+    return units[group * kOfBlock + q];
+  }
+
+  /// Weights of sealed tokens; others are zeros.
+  QUIRE_KERNEL void TellIntegers() {
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < Scores::kCount; ++i) {
+        const uint32_t q = scores_.NumberOf(lane, Scores::QueryOf(i));
+        const uint32_t t = scores_.TokenOf(lane, i);
+        WeightOf(q, t) = IsSealed(q, t) ? scores_.At(lane, i) : 0.0f;
+      }
+    });
+    self_.Sync();
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t n = 0; n < kTiles; ++n) FixWeights(n);
+  }
+  /// Those of two query vectors of a tile by each warp: a lane has sixteen tokens of one.
+  QUIRE_KERNEL void FixWeights(uint32_t tile) {
+    constexpr uint32_t kOfLane = kSplitTokens / 16;
+    const auto query_of = [&](uint32_t lane) {
+      return tile * kMmaColumns + warp_.number() * 2 + lane / 16;
+    };
+    Fragment<float, kOfLane> weights;
+    Fragment<uint32_t, 1> largest;  // of the lane, then of the group, which four lanes have
+    warp_.Lanes([&](uint32_t lane) {
+      const auto* const from =
+          reinterpret_cast<const Words*>(&WeightOf(query_of(lane), lane % 16 * kOfLane));
+      largest(lane, 0) = 0;
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kOfLane; ++i) {
+        weights(lane, i) = std::bit_cast<float>(from[i / 4].word[i % 4]);
+        largest(lane, 0) = std::max(largest(lane, 0), attention::MagnitudeBits(weights(lane, i)));
+      }
+    });
+    static_assert(4 * kOfLane == attention::kGroupTokens);
+    for (uint32_t mask = 2; mask > 0; mask /= 2) {
+      const auto other = warp_.Exchanged(largest, mask);
+      warp_.Lanes(
+          [&](uint32_t lane) { largest(lane, 0) = std::max(largest(lane, 0), other(lane, 0)); });
+    }
+    warp_.Sync();  // all lanes have read the floats
+    warp_.Lanes([&](uint32_t lane) {
+      const uint32_t q = query_of(lane);
+      const attention::FixedScale scale = attention::FixedScaleOf(largest(lane, 0));
+      if (lane % 4 == 0) WeightUnitOf(lane % 16 / 4, q) = scale.unit;
+      Words high;
+      Words low;
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kOfLane; i += 4) {
+        int32_t numbers[4];
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t x = 0; x < 4; ++x) numbers[x] = FixedOf(weights(lane, i + x), scale);
+        const HighLowBytes both = BytesOf(numbers[0], numbers[1], numbers[2], numbers[3]);
+        high.word[i / 4] = both.high;
+        low.word[i / 4] = both.low;
+      }
+      reinterpret_cast<Words*>(WeightBytesOf(q, false))[lane % 16] = high;
+      reinterpret_cast<Words*>(WeightBytesOf(q, true))[lane % 16] = low;
+    });
+  }
+
+  template <class Format>
+  QUIRE_KERNEL void AddIntegers(const uint16_t* values, uint32_t j, uint32_t channels) {
+    constexpr float kUnit = 1.0f / Format::kDivisor;
+    const uint32_t column = reader().buffers().ColumnBytes(shape_.value, channels);
+    IntegerSums<Format, kSums> sums(warp_);
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t t = 0; t < Reader::kTokens; t += kIntegerStep) {
+      Fragment<uint32_t, 4> weights[kTiles];
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t n = 0; n < kTiles; ++n) {
+        weights[n] = LoadNumbers([&](uint32_t row, bool low) {
+          return WeightBytesOf(n * kMmaColumns + row, low) + j * Reader::kTokens + t;
+        });
+      }
+      const std::byte* const columns =
+          reinterpret_cast<const std::byte*>(values) + t / kMmaStep * column;
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t m = 0; m < kSteps; ++m) {
+        const uint32_t step = warp_.number() * kSteps + m;
+        if (step * kMmaStep >= channels) continue;
+        const auto rows = LoadValueIntegers<Format>(warp_, columns, column, step);
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t n = 0; n < kTiles; ++n) sums.Add(SumAt(m, n), rows, weights[n]);
+      }
+    }
+    warp_.Lanes([&](uint32_t lane) {
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t i = 0; i < kSums; ++i) {
+        const float unit = WeightUnitOf(j, scores_.NumberOf(lane, Scores::QueryOf(i)));
+        out_(lane, i) = Fma(sums.At(lane, i), unit * kUnit, out_(lane, i));
+      }
+    });
   }
 
   QUIRE_KERNEL void TakeSums() {

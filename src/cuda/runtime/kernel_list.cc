@@ -62,15 +62,14 @@ class KernelLister {
     };
     for (const Way& way :
          {Way{Staging::kBulk, "bulk", Codec::kBf16}, Way{Staging::kCopied, "copied", Codec::kBf16},
-          Way{Staging::kCodes, "codes", Codec::kInt8},
-          Way{Staging::kDecoded, "decoded", Codec::kQ25}}) {
+          Way{Staging::kCodes, "codes", Codec::kInt8}}) {
       if (way.staging == Staging::kBulk && !bulk_copies) continue;
       for (const uint32_t tiles : {1u, kQueryTilesMax}) {
         Add(fmt::format("{}, {} query vectors", way.name, tiles * kMmaColumns), [&] {
           return LaunchMatrix(way.codec, {.staging = way.staging, .query_tiles = tiles});
         });
       }
-      if (way.staging == Staging::kCodes) continue;  // blocks that fold decode before
+      if (way.staging == Staging::kCodes) continue;  // no block folds
       Add(way.name,
           [&] { return LaunchMatrix(way.codec, {.folds = true, .staging = way.staging}); });
     }

@@ -1,6 +1,6 @@
 // The attention kernels of the class mma16 as device code: of blocks that fold and of those that
 // leave states, each for every way in which K and V come. With codes their codec is asked for as
-// they go.
+// they go, and no block folds.
 #include "cuda/kernels/mma_folded-inl.h"
 #include "cuda/kernels/mma_states-inl.h"
 #include "cuda/runtime/launch.h"
@@ -14,9 +14,7 @@ constexpr uint32_t kThreads = kMmaWarps * kWarpLanes;
 // So many blocks share a processor. Those that fold may have all the registers that a thread can
 // name.
 constexpr int kFoldedBlocks = 2;
-constexpr int BlocksOf(Staging staging, uint32_t tiles) {
-  return tiles == 1 && staging != Staging::kDecoded ? 4 : 3;  // those that decode need registers
-}
+constexpr int BlocksOf(uint32_t tiles) { return tiles == 1 ? 4 : 3; }
 
 // Architectures without bulk copies have an empty kernel that is never launched.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -35,7 +33,7 @@ __global__ void __launch_bounds__(kThreads, kFoldedBlocks)
 }
 
 template <Staging kStaging, uint32_t kTiles>
-__global__ void __launch_bounds__(kThreads, BlocksOf(kStaging, kTiles))
+__global__ void __launch_bounds__(kThreads, BlocksOf(kTiles))
     RunMmaStates(const __grid_constant__ MmaArgs args) {
   if constexpr (kStaging != Staging::kBulk || kHasBulkCopies) {
     CudaThread self;
@@ -62,7 +60,6 @@ int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
 
 int LaunchMma(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
   switch (how.staging) {
-    case Staging::kDecoded: return Launch<Staging::kDecoded>(args, how, stream);
     case Staging::kCodes: return LaunchStates<Staging::kCodes>(args, how, stream);
     case Staging::kCopied: return Launch<Staging::kCopied>(args, how, stream);
     case Staging::kBulk: return Launch<Staging::kBulk>(args, how, stream);
