@@ -259,6 +259,52 @@ TEST_F(MmaAttention, APlanServesEveryLayer) {
   }
 }
 
+// Products of codes that stand for integers are exact, so splits that are read sealed have the bits
+// of the class fma32 where the exponentials are the same.
+TEST_F(MmaAttention, CodesOfIntegersHaveTheBitsOfFma32) {
+  if (device_->target() != "host") GTEST_SKIP() << device_->target() << " has its own exponential";
+  const auto exact = MakeAttention(*device_, {});
+  constexpr uint32_t kRows = 5;
+  constexpr uint64_t kSplits = 3;
+  for (const auto& [key, value] : {std::pair{Codec::kNf4, Codec::kInt8},
+                                   {Codec::kFp4, Codec::kInt4},
+                                   {Codec::kQ25, Codec::kNf4},
+                                   {Codec::kFp4, Codec::kQ25}}) {
+    for (const uint32_t group : {1u, 4u}) {
+      SCOPED_TRACE(testing::Message() << CodecName(key) << " " << CodecName(value) << " " << group);
+      const AttentionShape shape = MakeShape({.kv_heads = 2,
+                                              .group = group,
+                                              .key_dim = 80,
+                                              .value_dim = group == 1 ? 176u : 48u,
+                                              .key_codec = key,
+                                              .value_codec = value,
+                                              .rotated = key == Codec::kNf4});
+      TestSequence sequence(shape, kSplits * kSplitTokens + 20, false, &prng_);
+      std::vector<float> queries =
+          RandomFloats(size_t{kRows} * shape.query_heads * shape.key.dim, &prng_);
+      const Mirror arena(*device_, TestArena::Get().base(), TestArena::Get().used_bytes());
+      const Mirror asked(*device_, queries.data(), queries.size() * sizeof(float));
+      const uint64_t states = uint64_t{kRows} * shape.query_heads * kLanes;
+      const auto states_of = [&](AttentionBackend& backend) {
+        std::vector<float> kept(states * (2 + shape.value.dim), 0.0f);
+        Mirror there(*device_, kept.data(), kept.size() * sizeof(float));
+        auto* const floats = there.there<float>();
+        AttentionTask task =
+            sequence.Task(kSplits * kSplitTokens + 7, kRows, asked.there<float>(), nullptr);
+        task.splits = {0, kSplits};
+        task.to = {
+            .lanes = kAllLanes, .max = floats, .sum = floats + states, .out = floats + 2 * states};
+        attention::Attend(backend, shape, There(sequence.tables(), arena), {&task, 1}, *executor_);
+        there.Fetch();
+        return kept;
+      };
+      const auto got = states_of(*leaving_);
+      EXPECT_TRUE(SameBits(got, states_of(*exact)));
+      EXPECT_NE(std::count_if(got.begin(), got.end(), [](float x) { return x != 0.0f; }), 0);
+    }
+  }
+}
+
 // Ranges of splits, one after the other, of sets of lanes that are merged at last.
 TEST_F(MmaAttention, PartsAreTheWhole) {
   const AttentionShape shape = MakeShape({.kv_heads = 2,

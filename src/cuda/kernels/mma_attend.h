@@ -17,7 +17,7 @@
 #include "attention/scalar.h"
 #include "attention/visible.h"
 #include "base/bits.h"
-#include "codec/formats.h"
+#include "codec/planes.h"
 #include "cuda/kernels/attend.h"
 #include "cuda/kernels/bulk.h"
 
@@ -61,9 +61,10 @@ enum class Staging : uint8_t {
 constexpr uint32_t StageTokensOf(bool folds, Staging staging) {
   return folds && staging != Staging::kBulk ? 32 : kMmaWarps * kMmaStep;
 }
-/// Buffers of a block: while one is multiplied, the others are on their way. Threads that copy wait
-/// for all their copies, so those have two; of boxes any number does.
+/// Buffers of a block: while one is multiplied, the others are on their way. Stages of codes take
+/// less than half of what others take, so they have twice as many, in the same memory.
 inline constexpr uint32_t kBuffers = 2;
+inline constexpr uint32_t kCodeBuffers = 2 * kBuffers;
 inline constexpr uint32_t kBuffersMax = 4;
 /// Arrays with boxes: K sealed and open, V sealed and open.
 inline constexpr uint32_t kBoxedArrays = 4;
@@ -105,8 +106,8 @@ constexpr uint64_t WaitingFloats(uint32_t blocks) {
 
 /// Blocks that leave states: maxima [warps][query vectors], sums and sums of mids [query vectors],
 /// then weights, first as floats, [query vectors][kWeightStride], then as factors of instructions,
-/// [tokens / 16][query vectors / 8] of 512 bytes, or at the beginning of the rows of floats high and
-/// low bytes of integers, kSplitTokens each.
+/// [tokens / 16][query vectors / 8] of 512 bytes, or in the place of each row of floats the high
+/// and the low bytes of integers, kSplitTokens each.
 inline constexpr uint32_t kWeightStride = kSplitTokens + 4;  // a row is written without conflicts
 constexpr uint32_t WeightsAt(uint32_t queries) { return (kMmaWarps + 2) * queries * 4; }
 constexpr uint32_t SharedOutBytes(uint32_t queries) {
@@ -134,8 +135,8 @@ struct MmaShared {
   uint32_t rows_at = 0;     // float [warps][row_floats]
   uint32_t row_floats = 0;
   uint32_t scales_at = 0;  // float [2][kSplitTokens], and as many mids if there are any
-  // Where codes of K are integers: uint8_t [high, low][query vectors][fixed_stride], and the unit of
-  // each query vector. Of V: float [groups of tokens][query vectors], the units of weights.
+  // Where codes of K are integers: uint8_t [high, low][query vectors][fixed_stride], and the unit
+  // of each query vector. Of V: float [groups of tokens][query vectors], the units of weights.
   uint32_t fixed_at = 0;
   uint32_t fixed_stride = 0;
   uint32_t query_units_at = 0;
@@ -143,8 +144,9 @@ struct MmaShared {
   uint32_t folded_at = 0;  // of blocks that fold: float [kFoldFloats][threads]
   // Of others: what their warps tell each other (cuda/kernels/mma_states-inl.h).
   uint32_t shared_out_at = 0;
-  uint32_t stage_at = 0;  // [buffers][stage_bytes]
+  uint32_t stage_at = 0;  // [buffers][stage_bytes], or [kCodeBuffers][half of it]
   uint32_t stage_bytes = 0;
+  bool has_code_buffers = false;  // for splits of which nothing is read open
   uint32_t bytes = 0;
 };
 
@@ -192,6 +194,13 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
       bulk ? 2 * tokens * std::max(shape.key.dim, RoundUp(value_channels, kBoxChannels))
            : 2 * std::max({shape.key.dim * shared.key_stride, tokens * shared.key_token_stride,
                            tokens * shared.value_stride});
+  const auto fits = [&](const StreamLayout& stream, uint32_t channels) {
+    const uint64_t column = IsInteger(stream.codec)
+                                ? codec::ColumnBytes(stream.codec, stream.inner, channels)
+                                : uint64_t{channels} * kMmaStep;
+    return stream.codec > Codec::kBf16 && tokens / kMmaStep * column <= shared.stage_bytes / 2;
+  };
+  shared.has_code_buffers = fits(shape.key, shape.key.dim) && fits(shape.value, value_channels);
   shared.bytes = shared.stage_at + shared.buffers * shared.stage_bytes;
   return shared;
 }

@@ -21,7 +21,23 @@ class StageBuffers {
   static constexpr uint32_t kTokens = StageTokensOf(kFolds, kStaging);
 
   QUIRE_KERNEL StageBuffers(Thread& self, const MmaArgs& mma)
-      : self_(self), warp_(self), layout_(mma.shared), key_dim_(mma.splits.shape.key.dim) {}
+      : self_(self),
+        warp_(self),
+        layout_(mma.shared),
+        key_dim_(mma.splits.shape.key.dim),
+        count_(layout_.buffers),
+        stage_bytes_(layout_.stage_bytes) {}
+
+  /// Before the first stage of a split. `codes`: all of its stages are codes.
+  QUIRE_KERNEL void StartSplit(bool codes) {
+    if constexpr (kStaging == Staging::kCodes) {
+      codes_ = codes && layout_.has_code_buffers;
+      count_ = codes_ ? kCodeBuffers : layout_.buffers;
+      stage_bytes_ = codes_ ? layout_.stage_bytes / 2 : layout_.stage_bytes;
+      next_ = 0;
+    }
+  }
+  QUIRE_KERNEL uint32_t count() const { return count_; }
 
   /// Before the first stage; every thread syncs between the two.
   QUIRE_KERNEL void Open() {
@@ -62,6 +78,10 @@ class StageBuffers {
     }
     self_.CommitCopies();
   }
+  /// In the place of a stage, where there is no further one: stages are waited for by their number.
+  QUIRE_KERNEL void StartNone() {
+    if constexpr (kStaging == Staging::kCodes) self_.CommitCopies();
+  }
 
   /// Returns when this thread's share of the next stage is there: then all sync.
   template <bool kKeys>
@@ -69,6 +89,8 @@ class StageBuffers {
     if constexpr (kBulk) {
       self_.WaitBytes(Barriers() + next_, parity_);
       if (!kKeys) ClearBehindEnd(stage);
+    } else if (codes_) {
+      self_.template WaitCopies<kCodeBuffers - 2>();
     } else {
       self_.template WaitCopies<0>();
     }
@@ -77,7 +99,7 @@ class StageBuffers {
   /// Its numbers; the one behind it is the next.
   QUIRE_KERNEL const uint16_t* Enter() {
     const uint16_t* const here = Buffer(0);
-    if (++next_ == layout_.buffers) {
+    if (++next_ == count_) {
       next_ = 0;
       parity_ ^= 1u;
     }
@@ -140,10 +162,10 @@ class StageBuffers {
 
   QUIRE_KERNEL uint32_t NumberOf(uint32_t ahead) const {
     const uint32_t number = next_ + ahead;
-    return number < layout_.buffers ? number : number - layout_.buffers;
+    return number < count_ ? number : number - count_;
   }
   QUIRE_KERNEL uint16_t* Buffer(uint32_t ahead) const {
-    const uint32_t at = NumberOf(ahead) * layout_.stage_bytes;
+    const uint32_t at = NumberOf(ahead) * stage_bytes_;
     return reinterpret_cast<uint16_t*>(self_.shared() + layout_.stage_at + at);
   }
   QUIRE_KERNEL uint64_t* Barriers() const {
@@ -155,8 +177,8 @@ class StageBuffers {
     return stage.channels > kBoxChannels ? 1 : 0;
   }
 
-  /// Codes of sixteen tokens by each warp: of K those that it multiplies itself. Of a column that is
-  /// not read codes are zeros.
+  /// Codes of sixteen tokens by each warp: of K those that it multiplies itself. Of a column that
+  /// is not read codes are zeros.
   template <bool kKeys>
   QUIRE_KERNEL void CopyColumn(const StageArgs& stage) {
     static_assert(kFolds || kTokens / kMmaStep == kMmaWarps);
@@ -241,6 +263,9 @@ class StageBuffers {
   const Warp<Thread> warp_;
   const MmaShared& layout_;
   const uint32_t key_dim_;
+  bool codes_ = false;  // kCodeBuffers are in use
+  uint32_t count_;
+  uint32_t stage_bytes_;
   uint32_t next_ = 0;    // buffer that is entered
   uint32_t parity_ = 0;  // of its barrier's phase
   Fragment<uint32_t, kKeySteps> key_at_;

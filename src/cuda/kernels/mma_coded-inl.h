@@ -1,7 +1,7 @@
-// Codes of eight bits that stand for floats, on their way from shared memory, where they lie as a slot
-// has them, to registers: those of sixteen *lanes*, which have sums of their own, and as many *terms*
-// become the first factor of a matrix instruction, whose rows are lanes. Sixteen bits hold what they
-// stand for exactly.
+// Codes of eight bits that stand for floats, on their way from shared memory, where they lie as a
+// slot has them, to registers: those of sixteen *lanes*, which have sums of their own, and as many
+// *terms* become the first factor of a matrix instruction, whose rows are lanes. Sixteen bits hold
+// what they stand for exactly.
 #ifndef QUIRE_CUDA_KERNELS_MMA_CODED_INL_H_
 #define QUIRE_CUDA_KERNELS_MMA_CODED_INL_H_
 

@@ -57,9 +57,9 @@ struct RowPair {
   uint32_t second = 0;
 };
 
-/// A step of a tile of half bytes has in each word the terms 0 to 3 of a lane r as the nibbles 0, 4,
-/// 1, 5, and those of lane r + 8 as 2, 6, 3, 7. Their integers, from those of the low and of the high
-/// half.
+/// A step of a tile of half bytes has in each word the terms 0 to 3 of a lane r as the nibbles 0,
+/// 4, 1, 5, and those of lane r + 8 as 2, 6, 3, 7. Their integers, from those of the low and of the
+/// high half.
 QUIRE_KERNEL RowPair RowsOf(uint32_t low, uint32_t high) {
   return {Permute(low, high, 0x5140u), Permute(low, high, 0x7362u)};
 }
@@ -89,8 +89,8 @@ QUIRE_KERNEL RowPair IntegersOf(uint32_t word) {
   }
 }
 
-/// What a word of pairs is, beside their points: `signs` has a word of the tile's last step, shifted
-/// so that the lowest two bits of every byte are of its step.
+/// What a word of pairs is, beside their points: `signs` has a word of the tile's last step,
+/// shifted so that the lowest two bits of every byte are of its step.
 struct PairSigns {
   uint32_t low = 0;
   uint32_t high = 0;

@@ -23,6 +23,7 @@ class SplitReader {
   static constexpr uint32_t kTokens = StageTokensOf(kFolds, kStaging);
   static constexpr uint32_t kStages = kSplitTokens / kTokens;
   static constexpr bool kEncoded = kStaging == Staging::kCodes;
+  static_assert((kFolds ? 4 : 6) * kStages <= 32);
 
   QUIRE_KERNEL SplitReader(Thread& self, const MmaArgs& mma)
       : self_(self),
@@ -88,8 +89,10 @@ class SplitReader {
       if (first < EndOf(false)) forms |= 1u << j;
       if (last >= open_begin) forms |= 1u << (kStages + j);
     }
-    needed_ = forms | uint64_t{forms} << StageOf(2, 0);
-    if (shape_.value.dim > kMmaChannels) needed_ |= uint64_t{forms} << StageOf(4, 0);
+    needed_ = forms | forms << StageOf(2, 0);
+    if constexpr (!kFolds) {
+      if (shape_.value.dim > kMmaChannels) needed_ |= forms << StageOf(4, 0);
+    }
     const uint64_t end = first_token_ + kSplitTokens;
     all_sealed_ =
         end <= tile_->position_min + 1 && end <= open_begin_ &&
@@ -103,10 +106,9 @@ class SplitReader {
       self_.Sync();
     }
     unasked_ = needed_;
+    buffers_.StartSplit(/*codes=*/forms >> kStages == 0);
     QUIRE_DEVICE_UNROLL_BY(1)
-    for (uint32_t ahead = 0; ahead + 1 < layout_.buffers && unasked_ != 0; ++ahead) {
-      StartNext(ahead);
-    }
+    for (uint32_t ahead = 0; ahead + 1 < buffers_.count(); ++ahead) StartNext(ahead);
   }
 
   /// Where the numbers of a stage are, which is the next of those that are needed.
@@ -115,7 +117,7 @@ class SplitReader {
     buffers_.template Wait<kKeys>(StageArgsOf(number));
     self_.Sync();
     const uint16_t* const here = buffers_.Enter();
-    if (unasked_ != 0) StartNext(layout_.buffers - 2);
+    StartNext(buffers_.count() - 2);
     return here;
   }
 
@@ -197,9 +199,9 @@ class SplitReader {
       Visible()[q * 2 + 1] = end | open << 16;
     });
   }
-  QUIRE_KERNEL static uint32_t LowestOne(uint64_t bits) {
+  QUIRE_KERNEL static uint32_t LowestOne(uint32_t bits) {
 #if defined(__CUDA_ARCH__)
-    return static_cast<uint32_t>(__ffsll(static_cast<long long>(bits)) - 1);
+    return static_cast<uint32_t>(__ffs(static_cast<int>(bits)) - 1);
 #else
     return static_cast<uint32_t>(std::countr_zero(bits));
 #endif
@@ -253,8 +255,9 @@ class SplitReader {
     return stage;
   }
 
-  /// Asks for the next stage.
+  /// Asks for the next stage, if there is one.
   QUIRE_KERNEL void StartNext(uint32_t ahead) {
+    if (unasked_ == 0) return buffers_.StartNone();
     const uint32_t number = LowestOne(unasked_);
     unasked_ &= unasked_ - 1;
     const StageArgs stage = StageArgsOf(number);
@@ -282,8 +285,10 @@ class SplitReader {
 
   uint64_t first_token_ = 0;  // of the split
   uint32_t ends_ = 0;         // EndOf
-  uint64_t needed_ = 0;       // stages
-  uint64_t unasked_ = 0;      // of those
+  // Stages, of which there are at most 32: blocks that fold have one group of channels, others few
+  // stages.
+  uint32_t needed_ = 0;
+  uint32_t unasked_ = 0;  // of those
   bool all_sealed_ = false;
 };
 

@@ -1,6 +1,6 @@
 // Brings K and V of some tokens into shared memory as they are stored, in numbers of sixteen bits:
-// of K a row for every channel, or for every token where its channels are neighbours, of V a row for
-// every token. Threads copy beside themselves.
+// of K a row for every channel, or for every token where its channels are neighbours, of V a row
+// for every token. Threads copy beside themselves.
 #ifndef QUIRE_CUDA_KERNELS_MMA_STAGE_INL_H_
 #define QUIRE_CUDA_KERNELS_MMA_STAGE_INL_H_
 
