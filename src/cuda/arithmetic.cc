@@ -10,8 +10,8 @@ std::optional<Arithmetic> ParseArithmetic(std::string_view name) {
 
 std::string ArithmeticClass(Arithmetic arithmetic, std::string_view target) {
   if (arithmetic == Arithmetic::kFma32) return "fma32";
-  if (target == "host") return "mma16-emulated";
-  std::string name = "mma16.2-";  // the second of docs/numerics.md section 5 that devices have
+  std::string name = "mma16.2-";  // the second form of docs/numerics.md section 5
+  if (target == "host") return name + "emulated";
   for (const char c : target) {
     if (c != '_') name += c;
   }

@@ -18,7 +18,7 @@ enum class Arithmetic : uint8_t {
 std::optional<Arithmetic> ParseArithmetic(std::string_view name);
 
 /// The value of NumericProfile::arithmetic on a device with this target: "fma32"; "mma16.2-sm90" on
-/// "sm_90", "mma16-emulated" on "host". The order of sums in an instruction depends on the
+/// "sm_90", "mma16.2-emulated" on "host". The order of sums in an instruction depends on the
 /// architecture.
 std::string ArithmeticClass(Arithmetic arithmetic, std::string_view target);
 

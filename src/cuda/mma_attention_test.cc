@@ -413,7 +413,7 @@ TEST(Arithmetic, ClassesAreNamedByWhatDecidesTheirBits) {
   EXPECT_EQ(ArithmeticClass(Arithmetic::kFma32, "sm_90"), "fma32");
   EXPECT_EQ(ArithmeticClass(Arithmetic::kMma16, "sm_90"), "mma16.2-sm90");
   EXPECT_EQ(ArithmeticClass(Arithmetic::kMma16, "sm_86"), "mma16.2-sm86");
-  EXPECT_EQ(ArithmeticClass(Arithmetic::kMma16, "host"), "mma16-emulated");
+  EXPECT_EQ(ArithmeticClass(Arithmetic::kMma16, "host"), "mma16.2-emulated");
   EXPECT_EQ(ParseArithmetic("mma16"), Arithmetic::kMma16);
   EXPECT_FALSE(ParseArithmetic("mma8").has_value());
 }

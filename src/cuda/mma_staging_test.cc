@@ -233,6 +233,17 @@ TEST(MmaStagings, AreChosenByTheLayout) {
   EXPECT_EQ(StagingOf(MakeShape({}), {}, true), Staging::kCopied) << "a table without slots";
 }
 
+TEST(MmaStagings, ColumnsAreThoseOfTheSlots) {
+  for (const Codec codec : {Codec::kInt8, Codec::kInt4, Codec::kNf4, Codec::kFp4, Codec::kQ25}) {
+    for (const InnerAxis inner : {InnerAxis::kToken, InnerAxis::kDim}) {
+      for (uint32_t dim = kMmaDimStep; dim <= kMmaDimMax; dim += kMmaDimStep) {
+        EXPECT_EQ(ColumnBytes(codec, dim), codec::ColumnBytes(codec, inner, dim))
+            << CodecName(codec) << " " << dim;
+      }
+    }
+  }
+}
+
 // The other memory of a block leaves room for its boxes, whatever is multiplied.
 TEST(MmaStagings, BoxesFitIntoSharedMemory) {
   for (uint32_t key = kMmaDimStep; key <= kMmaDimMax; key += kMmaDimStep) {
@@ -249,6 +260,25 @@ TEST(MmaStagings, BoxesFitIntoSharedMemory) {
         EXPECT_EQ(shared.barriers_at % 8, 0u);
       }
     }
+  }
+}
+
+// As many as the registers allow (src/cuda/runtime/mma_attend.cu), with heads of most models as
+// caches lay them out.
+TEST(MmaStagings, FourBlocksShareAProcessorInDecode) {
+  constexpr uint32_t kProcessor = kSm90SharedMax + 1024;
+  for (const Codec codec : kCodecs) {
+    if (codec == Codec::kF32) continue;
+    const AttentionShape shape = MakeShape({.key_dim = 128,
+                                            .value_dim = 128,
+                                            .key_codec = codec,
+                                            .value_codec = codec,
+                                            .rotated = codec > Codec::kBf16});
+    const Staging staging = codec > Codec::kBf16 ? Staging::kCodes : Staging::kBulk;
+    const MmaShared shared = SharedOf(shape, /*folds=*/false, staging, /*query_tiles=*/1);
+    EXPECT_LE(4 * (shared.bytes + 1024), kProcessor) << CodecName(codec);
+    EXPECT_LE(kMmaWarps * shared.row_floats * 4, SharedOutBytes(shared.queries));
+    EXPECT_EQ(shared.has_code_buffers, codec > Codec::kBf16) << CodecName(codec);
   }
 }
 

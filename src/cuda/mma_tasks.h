@@ -32,7 +32,7 @@ std::array<BoxedArray, kBoxedArrays> BoxedArrays(const AttentionShape& shape,
                                                  const BlockTables& tables);
 
 struct MmaTasks {
-  std::vector<AttentionTask> split;   // a warp has splits of a tile and leaves their states
+  std::vector<AttentionTask> split;   // a block has splits of a tile and leaves their states
   std::vector<AttentionTask> folded;  // four warps have all splits of a tile
 };
 

@@ -105,7 +105,7 @@ def test_what_mma16_cannot_do_is_refused_with_the_reason():
 
 def test_info_names_the_arithmetic_classes():
     info = json.loads(quire_cli.run("info", "--json").stdout)
-    assert {"fma32", "mma16-emulated"} <= set(info["arithmetic_classes"])
+    assert {"fma32", "mma16.2-emulated"} <= set(info["arithmetic_classes"])
 
 
 def test_a_device_that_is_not_there_is_refused():

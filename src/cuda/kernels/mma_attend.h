@@ -46,7 +46,8 @@ inline constexpr uint32_t kMmaDimMax = 256;
 inline constexpr uint32_t kFoldFloats = kMmaChannels / 2 + 4;
 /// States of a tile that wait for their neighbour in the tree.
 inline constexpr uint32_t kFoldLevels = 4;
-/// Shared memory that a block has on every architecture, and on sm_90.
+/// Shared memory that a block has on every architecture, and on sm_90; there blocks share 1 KiB
+/// more, and take 1 KiB each.
 inline constexpr uint32_t kMmaSharedMax = 99 << 10;
 inline constexpr uint32_t kSm90SharedMax = 227 << 10;
 
@@ -77,6 +78,13 @@ constexpr uint32_t BoxTokens(uint32_t block_tokens) {
 
 /// Codes that stand for integers, and are multiplied as such.
 constexpr bool IsInteger(Codec codec) { return codec >= Codec::kInt8; }
+
+/// Bytes of the codes of sixteen tokens of a head, of so many channels (codec/planes.h): those of V
+/// begin at whole tiles.
+constexpr uint32_t ColumnBytes(Codec codec, uint32_t channels) {
+  if (codec == Codec::kQ25) return RoundUp(channels, 32u) / 32 * codec::kPairTileBytes;
+  return channels * (codec <= Codec::kInt8 ? kMmaStep : kMmaStep / 2);
+}
 
 /// The numbers of sixteen bits in which K and V are multiplied: those that are stored; codes of K
 /// as the blocks that are read open, codes of V as bf16, so that weights with their scales fit.
@@ -132,7 +140,8 @@ struct MmaShared {
   uint32_t flag_at = 0;
   uint32_t slots_at = 0;    // uint32_t [sealed, open][kSplitBlocksMax], of a split's blocks
   uint32_t visible_at = 0;  // uint32_t [query vectors][2], what each sees of a split
-  uint32_t rows_at = 0;     // float [warps][row_floats]
+  uint32_t rows_at = 0;     // float [warps][row_floats]; of blocks that leave states, until warps
+                            // tell each other something
   uint32_t row_floats = 0;
   uint32_t scales_at = 0;  // float [2][kSplitTokens], and as many mids if there are any
   // Where codes of K are integers: uint8_t [high, low][query vectors][fixed_stride], and the unit
@@ -171,9 +180,10 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
   shared.flag_at = shared.barriers_at + kBuffersMax * 8;
   shared.slots_at = shared.flag_at + 16;
   shared.visible_at = shared.slots_at + 2 * kSplitBlocksMax * 4;
-  shared.rows_at = shared.visible_at + shared.queries * 8;
-  shared.row_floats = folds || shape.key.rotated ? std::max(shape.key.dim, shape.value.dim) : 0;
-  shared.scales_at = shared.rows_at + kMmaWarps * shared.row_floats * 4;
+  shared.row_floats = std::max(shape.key.dim, shape.value.dim);
+  const uint32_t row_bytes = kMmaWarps * shared.row_floats * 4;
+  const uint32_t rows_at = shared.visible_at + shared.queries * 8;
+  shared.scales_at = rows_at + (folds ? row_bytes : 0);
   const bool mids = codec::HasMids(shape.key.codec) || codec::HasMids(shape.value.codec);
   const uint32_t scales = mids ? 4 : 2;
   shared.fixed_at = shared.scales_at + (IsEncoded(shape) ? scales * kSplitTokens * 4 : 0);
@@ -187,6 +197,7 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
                                     ? kSplitTokens / attention::kGroupTokens * shared.queries * 4
                                     : 0);
   shared.shared_out_at = shared.folded_at;
+  shared.rows_at = folds ? rows_at : shared.shared_out_at;
   const uint32_t end = shared.folded_at +
                        (folds ? kFoldFloats * kMmaWarps * 32 * 4 : SharedOutBytes(shared.queries));
   shared.stage_at = RoundUp(end, bulk ? kBulkAlignment : 16);
@@ -195,10 +206,8 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
            : 2 * std::max({shape.key.dim * shared.key_stride, tokens * shared.key_token_stride,
                            tokens * shared.value_stride});
   const auto fits = [&](const StreamLayout& stream, uint32_t channels) {
-    const uint64_t column = IsInteger(stream.codec)
-                                ? codec::ColumnBytes(stream.codec, stream.inner, channels)
-                                : uint64_t{channels} * kMmaStep;
-    return stream.codec > Codec::kBf16 && tokens / kMmaStep * column <= shared.stage_bytes / 2;
+    return stream.codec > Codec::kBf16 &&
+           tokens / kMmaStep * ColumnBytes(stream.codec, channels) <= shared.stage_bytes / 2;
   };
   shared.has_code_buffers = fits(shape.key, shape.key.dim) && fits(shape.value, value_channels);
   shared.bytes = shared.stage_at + shared.buffers * shared.stage_bytes;

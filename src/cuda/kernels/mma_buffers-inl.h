@@ -68,14 +68,7 @@ class StageBuffers {
       if (warp_.number() == 0) Ask<kKeys>(stage, Barriers() + NumberOf(ahead));
       return;
     }
-    if (kStaging == Staging::kCodes && stage.stream->codec > Codec::kBf16) {
-      CopyColumn<kKeys>(stage);
-    } else {
-      stage.stride = !kKeys                                   ? layout_.value_stride
-                     : stage.stream->inner == InnerAxis::kDim ? layout_.key_token_stride
-                                                              : layout_.key_stride;
-      Stager<Thread, kTokens, kKeys>(self_, warp_, stage).Run();
-    }
+    Copy<kKeys>(stage);
     self_.CommitCopies();
   }
   /// In the place of a stage, where there is no further one: stages are waited for by their number.
@@ -132,13 +125,6 @@ class StageBuffers {
            (value_at_(lane, 0) ^ m % kSteps * kMmaStep);
   }
 
-  /// Bytes of the codes of sixteen tokens in a stage.
-  QUIRE_KERNEL static uint32_t ColumnBytes(const StreamLayout& stream, uint32_t channels) {
-    if (!IsInteger(stream.codec)) return channels * kMmaStep;
-    return static_cast<uint32_t>(
-        codec::ColumnBytes(IntegerLayout(stream.codec), stream.inner, channels));
-  }
-
  private:
   /// Of sixteen tokens of K, that a warp multiplies.
   static constexpr uint32_t kKeySteps = kFolds ? kTokens / kMmaStep : 1;
@@ -177,18 +163,29 @@ class StageBuffers {
     return stage.channels > kBoxChannels ? 1 : 0;
   }
 
+  template <bool kKeys>
+  QUIRE_KERNEL void Copy(StageArgs& stage) {
+    if constexpr (kStaging == Staging::kCodes) {
+      if (stage.stream->codec > Codec::kBf16) return CopyColumn<kKeys>(stage);
+    }
+    stage.stride = !kKeys                                   ? layout_.value_stride
+                   : stage.stream->inner == InnerAxis::kDim ? layout_.key_token_stride
+                                                            : layout_.key_stride;
+    Stager<Thread, kTokens, kKeys>(self_, warp_, stage).Run();
+  }
+
   /// Codes of sixteen tokens by each warp: of K those that it multiplies itself. Of a column that
   /// is not read codes are zeros.
   template <bool kKeys>
   QUIRE_KERNEL void CopyColumn(const StageArgs& stage) {
-    static_assert(kFolds || kTokens / kMmaStep == kMmaWarps);
+    static_assert(kTokens / kMmaStep == kMmaWarps);
     const StreamLayout& stream = *stage.stream;
     const uint32_t column = warp_.number();
     const std::byte* const plane = stage.PlaneOf(column);
     const bool valid = plane != nullptr;
     const std::byte* const from = valid ? plane : stage.table->base;
     const uint32_t in_block = stage.InBlock(column);
-    const uint32_t bytes = ColumnBytes(stream, stage.channels);
+    const uint32_t bytes = ColumnBytes(stream.codec, stage.channels);
     std::byte* const to = reinterpret_cast<std::byte*>(stage.to) + column * bytes;
     const auto copy = [&](const auto& offset_of) {
       warp_.Lanes([&](uint32_t lane) {
@@ -199,9 +196,8 @@ class StageBuffers {
       });
     };
     if (IsInteger(stream.codec)) {  // in tiles, one behind the other
-      const uint32_t first =
-          in_block / kMmaStep * ColumnBytes(stream, stream.dim) +
-          (kKeys ? 0 : ValueTileAt(IntegerLayout(stream.codec), stage.channel_begin / kMmaStep));
+      const uint32_t first = in_block / kMmaStep * ColumnBytes(stream.codec, stream.dim) +
+                             ColumnBytes(stream.codec, stage.channel_begin);
       copy([=](uint32_t i) { return first + i * 16; });
     } else if (kKeys) {
       copy([&](uint32_t i) { return i * stream.block_tokens + in_block; });

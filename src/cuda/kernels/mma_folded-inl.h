@@ -8,7 +8,6 @@
 #ifndef QUIRE_CUDA_KERNELS_MMA_FOLDED_INL_H_
 #define QUIRE_CUDA_KERNELS_MMA_FOLDED_INL_H_
 
-#include <algorithm>
 #include <cstdint>
 
 #include "cuda/kernels/mma_attend.h"
@@ -197,10 +196,10 @@ class MmaFolded {
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < kOfStep; ++i) {
         const uint32_t t = scores_.TokenOf(lane, of_split * kOfStep + i);
-        if (reader().IsOpen(scores_.NumberOf(lane, Scores::QueryOf(i)), t) == open) continue;
-        const uint32_t other_half = i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
-        weights.high(lane, i / 2) &= other_half;
-        weights.low(lane, i / 2) &= other_half;
+        const uint32_t q = scores_.NumberOf(lane, Scores::QueryOf(i));
+        const uint32_t kept = HalfOrAll(i % 2, reader().IsOpen(q, t) == open);
+        weights.high(lane, i / 2) &= kept;
+        weights.low(lane, i / 2) &= kept;
       }
     });
     return weights;

@@ -28,18 +28,6 @@ QUIRE_KERNEL void WithIntegers(Codec codec, const F& f) {
   });
 }
 
-/// How the codes of a stream lie, which stand for integers.
-QUIRE_KERNEL codec::CodeLayout IntegerLayout(Codec codec) {
-  if (codec == Codec::kInt8) return codec::CodeLayout::kByteTiles;
-  return codec == Codec::kQ25 ? codec::CodeLayout::kPairTiles : codec::CodeLayout::kNibbleTiles;
-}
-
-/// Where the codes of V of sixteen channels begin in those of sixteen tokens.
-QUIRE_KERNEL uint32_t ValueTileAt(codec::CodeLayout layout, uint32_t step) {
-  const uint32_t tile = layout == codec::CodeLayout::kPairTiles ? step / 2 : step;
-  return tile * static_cast<uint32_t>(codec::TileBytes(layout, kMmaStep));
-}
-
 /// The place of a channel of K among thirty-two terms of an instruction. A lane of a warp has four
 /// terms of the first sixteen, and four of the others; of pairs it has four with both coordinates.
 QUIRE_KERNEL uint32_t TermOf(Codec codec, uint32_t channel) {
@@ -74,9 +62,9 @@ QUIRE_KERNEL uint32_t LookUpFour(uint32_t nibbles) {
   return Permute(lower, upper, (nibbles >> 1 & 0x4444u) | 0x3210u);
 }
 
-/// The integers of eight half bytes, times 1 << kShiftOf.
 template <class Format>
 inline constexpr uint32_t kShiftOf = std::is_same_v<Format, codec::Int4> ? 4 : 0;
+/// The integers of eight half bytes, times 1 << kShiftOf.
 template <class Format>
 QUIRE_KERNEL RowPair IntegersOf(uint32_t word) {
   if constexpr (std::is_same_v<Format, codec::Int4>) {
@@ -155,7 +143,9 @@ QUIRE_KERNEL Fragment<uint32_t, 4> LoadValueIntegers(const Warp<Thread>& warp,
                                                      const std::byte* columns, uint32_t apart,
                                                      uint32_t step) {
   using Layout = codec::CodeLayout;
-  const std::byte* const from = columns + ValueTileAt(Format::kLayout, step);
+  constexpr bool kPairs = Format::kLayout == Layout::kPairTiles;
+  constexpr auto kTileBytes = static_cast<uint32_t>(codec::TileBytes(Format::kLayout, kMmaStep));
+  const std::byte* const from = columns + (kPairs ? step / 2 : step) * kTileBytes;
   if constexpr (Format::kLayout == Layout::kByteTiles) {
     return LoadMatrices<true>([&](uint32_t lane) {
       return reinterpret_cast<const uint16_t*>(from + lane / 16 * apart +

@@ -101,10 +101,10 @@ class MmaQueries {
 
   /// Sums of query vectors, times the shape's scale: their products with ones.
   QUIRE_KERNEL Fragment<float, kOfLane> Sums() const {
-    constexpr uint32_t kSums = kRows ? 4 : kTiles * 4;
-    Fragment<float, kSums> sums;
+    static_assert(!kRows);
+    Fragment<float, kTiles * 4> sums;
     warp_.Lanes([&](uint32_t lane) {
-      for (uint32_t i = 0; i < kSums; ++i) sums(lane, i) = 0.0f;
+      for (uint32_t i = 0; i < kTiles * 4; ++i) sums(lane, i) = 0.0f;
     });
     With16(TypeOfKeys(shape_, false), [&](auto type) {
       Fragment<uint32_t, 4> ones;
@@ -114,18 +114,13 @@ class MmaQueries {
       for (uint32_t k = 0; k < shape_.key.dim; k += kSteps * kMmaStep) {
         const auto high = Factors(High(false), k);
         const auto low = Factors(LowOf(High(false)), k);
-        if constexpr (kRows) {
-          MultiplyAdd<type.value>(sums, 0, high, ones, 0);
-          MultiplyAdd<type.value>(sums, 0, low, ones, 0);
-        } else {
+        QUIRE_DEVICE_UNROLL
+        for (uint32_t step = 0; step < kSteps; ++step) {
+          if (k + step * kMmaStep >= shape_.key.dim) break;
           QUIRE_DEVICE_UNROLL
-          for (uint32_t step = 0; step < kSteps; ++step) {
-            if (k + step * kMmaStep >= shape_.key.dim) break;
-            QUIRE_DEVICE_UNROLL
-            for (uint32_t n = 0; n < kTiles; ++n) {
-              MultiplyAdd<type.value>(sums, n * 4, ones, high, WordOf(step, n));
-              MultiplyAdd<type.value>(sums, n * 4, ones, low, WordOf(step, n));
-            }
+          for (uint32_t n = 0; n < kTiles; ++n) {
+            MultiplyAdd<type.value>(sums, n * 4, ones, high, WordOf(step, n));
+            MultiplyAdd<type.value>(sums, n * 4, ones, low, WordOf(step, n));
           }
         }
       }
@@ -134,7 +129,7 @@ class MmaQueries {
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t r = 0; r < kOfLane; ++r) {
-        scaled(lane, r) = sums(lane, kRows ? r * 2 : r / 2 * 4 + r % 2) * shape_.scale;
+        scaled(lane, r) = sums(lane, r / 2 * 4 + r % 2) * shape_.scale;
       }
     });
     return scaled;

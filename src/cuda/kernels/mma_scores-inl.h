@@ -133,17 +133,18 @@ class MmaScores {
       if (!reader_.IsNeeded(number)) continue;
       const uint16_t* const keys = reader_.template EnterStage<true>(number);
       Fragment<float, kOfStage> sums;
-      if (!open && HasIntegers()) {
-        WithIntegers(shape_.key.codec,
-                     [&](auto format) { MultiplyIntegers<decltype(format)>(keys, sums); });
-      } else {
-        Multiply(keys, open, sums);
-      }
+      Multiply(keys, open, sums);
       KeepScores(j, open, sums);
     }
   }
 
   QUIRE_KERNEL void Multiply(const uint16_t* keys, bool open, Fragment<float, kOfStage>& sums) {
+    if constexpr (Reader::kEncoded) {
+      if (!open && HasIntegers()) {
+        return WithIntegers(shape_.key.codec,
+                            [&](auto format) { MultiplyIntegers<decltype(format)>(keys, sums); });
+      }
+    }
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < kOfStage; ++i) sums(lane, i) = 0.0f;
@@ -162,7 +163,7 @@ class MmaScores {
   /// f(what K of a stage is).
   template <typename F>
   QUIRE_KERNEL void WithFormat(bool open, const F& f) const {
-    if constexpr (kStaging == Staging::kCodes) {
+    if constexpr (Reader::kEncoded) {
       if (!open && shape_.key.codec > Codec::kBf16) return WithFloats(shape_.key.codec, f);
     }
     if constexpr (kStaging != Staging::kBulk) {
@@ -181,10 +182,8 @@ class MmaScores {
     for (uint32_t k = 0; k + kChannels <= dim; k += kChannels) {
       MultiplyChannels<Format, kType, kLow, kDepth>(keys, queries, k, sums);
     }
-    if constexpr (kDepth > 1) {
-      if (dim % kChannels != 0) {
-        MultiplyChannels<Format, kType, kLow, 1>(keys, queries, dim - kMmaStep, sums);
-      }
+    if (dim % kChannels != 0) {
+      MultiplyChannels<Format, kType, kLow, 1>(keys, queries, dim - kMmaStep, sums);
     }
   }
 
@@ -238,13 +237,11 @@ class MmaScores {
   }
 
   /// Whether codes of K stand for integers.
-  QUIRE_KERNEL bool HasIntegers() const {
-    return kStaging == Staging::kCodes && IsInteger(shape_.key.codec);
-  }
+  QUIRE_KERNEL bool HasIntegers() const { return Reader::kEncoded && IsInteger(shape_.key.codec); }
   /// The warp's sixteen tokens in a stage of codes.
   QUIRE_KERNEL const std::byte* ColumnOf(const uint16_t* keys) const {
     return reinterpret_cast<const std::byte*>(keys) +
-           FirstStep() * reader_.buffers().ColumnBytes(shape_.key, shape_.key.dim);
+           FirstStep() * ColumnBytes(shape_.key.codec, shape_.key.dim);
   }
   template <class Format>
   QUIRE_KERNEL void MultiplyIntegers(const uint16_t* keys, Fragment<float, kOfStage>& scores) {

@@ -96,7 +96,8 @@ class MmaStates {
   QUIRE_KERNEL float& WeightOf(uint32_t q, uint32_t t) const {
     return Told()[q * kWeightStride + t];
   }
-  /// Sixteen bytes of every lane: high and low parts of the weights of sixteen tokens.
+  /// Sixteen bytes of a lane: high and low parts of weights of sixteen tokens, or weights of a few
+  /// tokens as floats, or as bytes.
   struct alignas(16) Words {
     uint32_t word[4];
   };
@@ -195,11 +196,7 @@ class MmaStates {
       const bool open = form != 0;
       if (!reader().NeedsAny(Reader::ValueKind(group, open))) continue;
       self_.Sync();  // all warps have read what they were told there
-      if (!open && HasIntegers()) {
-        TellIntegers();
-      } else {
-        With16(TypeOfValues(shape_, open), [&](auto type) { TellFactors<type.value>(open); });
-      }
+      TellWeights(open);
       self_.Sync();
       QUIRE_DEVICE_UNROLL_BY(1)
       for (uint32_t j = 0; j < kStages; ++j) {
@@ -217,12 +214,17 @@ class MmaStates {
     });
   }
 
-  /// Whether codes of V stand for integers.
-  QUIRE_KERNEL bool HasIntegers() const {
-    return kStaging == Staging::kCodes && IsInteger(shape_.value.codec);
+  QUIRE_KERNEL void TellWeights(bool open) {
+    if constexpr (kEncoded) {
+      if (!open && HasIntegers()) return TellIntegers();
+    }
+    With16(TypeOfValues(shape_, open), [&](auto type) { TellFactors<type.value>(open); });
   }
+
+  /// Whether codes of V stand for integers.
+  QUIRE_KERNEL bool HasIntegers() const { return kEncoded && IsInteger(shape_.value.codec); }
   QUIRE_KERNEL void AddStage(const uint16_t* values, uint32_t j, uint32_t channels, bool open) {
-    if constexpr (kStaging == Staging::kCodes) {
+    if constexpr (kEncoded) {
       const Codec codec = shape_.value.codec;
       if (!open && IsInteger(codec)) {
         return WithIntegers(
@@ -257,10 +259,10 @@ class MmaStates {
         for (uint32_t i = 0; i < 4; ++i) {
           const uint32_t at = first + i;
           const uint32_t q = scores_.NumberOf(lane, Scores::QueryOf(at));
-          if (reader().IsOpen(q, scores_.TokenOf(lane, at)) == open) continue;
-          const uint32_t other_half = i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
-          words(lane, i / 2) &= other_half;
-          words(lane, 2 + i / 2) &= other_half;
+          const uint32_t kept =
+              HalfOrAll(i % 2, reader().IsOpen(q, scores_.TokenOf(lane, at)) == open);
+          words(lane, i / 2) &= kept;
+          words(lane, 2 + i / 2) &= kept;
         }
       });
       words = Transposed(words);
@@ -301,12 +303,11 @@ class MmaStates {
   template <class Format, Codec kType>
   QUIRE_KERNEL Fragment<uint32_t, 4> LoadChannels(const uint16_t* values, uint32_t t, uint32_t step,
                                                   uint32_t channels) {
-    const auto& buffers = reader().buffers();
     if constexpr (std::is_same_v<Format, Numbers16>) {
       return LoadMatrices<true>(
-          [&](uint32_t lane) { return values + buffers.ValuesAt(lane, t, step); });
+          [&](uint32_t lane) { return values + reader().buffers().ValuesAt(lane, t, step); });
     } else {
-      const uint32_t at = t * buffers.ColumnBytes(shape_.value, channels) + step * kMmaStep;
+      const uint32_t at = t * ColumnBytes(shape_.value.codec, channels) + step * kMmaStep;
       return LoadCodes<Format, kType>(warp_, reinterpret_cast<const std::byte*>(values) + at,
                                       channels);
     }
@@ -388,7 +389,7 @@ class MmaStates {
   template <class Format>
   QUIRE_KERNEL void AddIntegers(const uint16_t* values, uint32_t j, uint32_t channels) {
     constexpr float kUnit = 1.0f / Format::kDivisor;
-    const uint32_t column = reader().buffers().ColumnBytes(shape_.value, channels);
+    const uint32_t column = ColumnBytes(shape_.value.codec, channels);
     IntegerSums<Format, kSums> sums(warp_);
     QUIRE_DEVICE_UNROLL
     for (uint32_t t = 0; t < Reader::kTokens; t += kIntegerStep) {

@@ -157,6 +157,12 @@ QUIRE_KERNEL HighLow Split16(float first, float second) {
                               second - Widen16<kType>(high >> 16))};
 }
 
+/// A mask of two numbers: all of it, or without the first (0) or the second (1).
+QUIRE_KERNEL uint32_t HalfOrAll(uint32_t without, bool all) {
+  const uint32_t half = without == 0 ? 0xffff0000u : 0x0000ffffu;
+  return all ? ~0u : half;
+}
+
 /// f(constant) of a type of sixteen bits.
 template <typename F>
 QUIRE_KERNEL void With16(Codec type, const F& f) {

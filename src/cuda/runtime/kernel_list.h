@@ -23,7 +23,7 @@ struct ListedKernel {
 };
 
 /// All kernels but those of floors, launched as for 16 query heads on 8 KV heads of 128 channels.
-/// Kernels that the device has no code for are left out.
+/// Those of bulk copies are left out where the device has none.
 ///
 /// Errors: kIo with the driver's message
 Result<std::vector<ListedKernel>> ListKernels(uint32_t device);

@@ -35,7 +35,11 @@ int ListedLaunches::Add(const char* name, const void* kernel, const Grid& grid) 
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &blocks, kernel, static_cast<int>(grid.threads), grid.shared_bytes);
   }
-  if (error != cudaSuccess) return error;
+  if (error != cudaSuccess) {
+    static_cast<void>(
+        cudaGetLastError());  // it is returned here, so later launches must not see it
+    return error;
+  }
   uses_.push_back({.name = name,
                    .grid = grid,
                    .registers = static_cast<uint32_t>(attributes.numRegs),
