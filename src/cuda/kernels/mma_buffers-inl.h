@@ -183,28 +183,34 @@ class StageBuffers {
     const uint32_t column = warp_.number();
     const std::byte* const plane = stage.PlaneOf(column);
     const bool valid = plane != nullptr;
-    const std::byte* const from = valid ? plane : stage.table->base;
+    const std::byte* const begin = valid ? plane : stage.table->base;  // else nothing is read
     const uint32_t in_block = stage.InBlock(column);
     const uint32_t bytes = ColumnBytes(stream.codec, stage.channels);
     std::byte* const to = reinterpret_cast<std::byte*>(stage.to) + column * bytes;
-    const auto copy = [&](const auto& offset_of) {
-      warp_.Lanes([&](uint32_t lane) {
-        QUIRE_DEVICE_UNROLL_BY(4)
-        for (uint32_t i = lane; i < bytes / 16; i += kWarpLanes) {
-          self_.CopyAsync(to + i * 16, from + (valid ? offset_of(i) : 0), valid);
-        }
-      });
+    constexpr uint32_t kAtOnce = kWarpLanes * 16;
+    const auto copy = [&](uint32_t lane, const std::byte* from, uint32_t step) {
+      QUIRE_DEVICE_UNROLL_BY(4)
+      for (uint32_t at = lane * 16; at < bytes; at += kAtOnce, from += step) {
+        self_.CopyAsync(to + at, from, valid);
+      }
     };
     if (IsInteger(stream.codec)) {  // in tiles, one behind the other
-      const uint32_t first = in_block / kMmaStep * ColumnBytes(stream.codec, stream.dim) +
-                             ColumnBytes(stream.codec, stage.channel_begin);
-      copy([=](uint32_t i) { return first + i * 16; });
+      const std::byte* const first = begin +
+                                     in_block / kMmaStep * ColumnBytes(stream.codec, stream.dim) +
+                                     ColumnBytes(stream.codec, stage.channel_begin);
+      warp_.Lanes([&](uint32_t lane) { copy(lane, first + lane * 16, kAtOnce); });
     } else if (kKeys) {
-      copy([&](uint32_t i) { return i * stream.block_tokens + in_block; });
+      warp_.Lanes([&](uint32_t lane) {
+        copy(lane, begin + in_block + lane * stream.block_tokens, kWarpLanes * stream.block_tokens);
+      });
     } else {
       const uint32_t runs = stage.channels / 16;
-      copy([&](uint32_t i) {
-        return (in_block + i / runs) * stream.dim + stage.channel_begin + i % runs * 16;
+      warp_.Lanes([&](uint32_t lane) {
+        QUIRE_DEVICE_UNROLL_BY(1)
+        for (uint32_t i = lane; i < bytes / 16; i += kWarpLanes) {
+          const uint32_t row = (in_block + i / runs) * stream.dim;
+          self_.CopyAsync(to + i * 16, begin + row + stage.channel_begin + i % runs * 16, valid);
+        }
       });
     }
   }
