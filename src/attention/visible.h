@@ -57,14 +57,20 @@ constexpr VisibleTokens VisibleInSplit(const AttentionShape& shape, uint64_t pos
   const bool whole = shape.window_tokens == 0 || position < shape.window_tokens;
   const uint64_t window_begin = std::max(first, whole ? 0 : position + 1 - shape.window_tokens);
   const uint64_t sinks_end = std::min<uint64_t>(last_end, whole ? 0 : shape.sink_tokens);
-  if (sinks_end > first && sinks_end < window_begin) {
-    visible.ranges[visible.count++] = {0, static_cast<uint32_t>(sinks_end - first)};
-  }
+  const TokenRange sinks{0, static_cast<uint32_t>(sinks_end - first)};
   const uint64_t begin = sinks_end >= window_begin ? first : window_begin;
-  if (begin < last_end) {
-    visible.ranges[visible.count++] = {static_cast<uint32_t>(begin - first),
-                                       static_cast<uint32_t>(last_end - first)};
+  const TokenRange rest{static_cast<uint32_t>(begin - first),
+                        static_cast<uint32_t>(last_end - first)};
+  // With constant indices: a run-time index would put the ranges into a device's memory.
+  const bool has_sinks = sinks_end > first && sinks_end < window_begin;
+  const bool has_rest = begin < last_end;
+  if (has_sinks) {
+    visible.ranges[0] = sinks;
+    if (has_rest) visible.ranges[1] = rest;
+  } else if (has_rest) {
+    visible.ranges[0] = rest;
   }
+  visible.count = (has_sinks ? 1 : 0) + (has_rest ? 1 : 0);
   return visible;
 }
 

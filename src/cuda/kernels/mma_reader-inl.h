@@ -188,7 +188,7 @@ class SplitReader {
       uint32_t begin = 0;
       uint32_t end = 0;
       if (seen.count > 0) {
-        const attention::TokenRange last = seen.ranges[seen.count - 1];
+        const attention::TokenRange last = seen.count == 2 ? seen.ranges[1] : seen.ranges[0];
         begin = last.begin;
         end = last.end;
         if (seen.count == 2) sinks_end = seen.ranges[0].end;
