@@ -28,32 +28,19 @@ QUIRE_KERNEL uint32_t LoadStep(const std::byte* tile, uint64_t s) {
   return Load<uint32_t>(tile + s * codec::kStepBytes);
 }
 
-/// The bytes of a table for the low half of every byte of `codes`; upper halves are ignored.
+/// The bytes of a table for the nibbles of the low half of a word.
 template <const codec::IntegerTable& kTable>
-QUIRE_KERNEL uint32_t LookUp(uint32_t codes) {
+QUIRE_KERNEL uint32_t LookUp(uint32_t nibbles) {
   constexpr TableWords kWords = WordsOf(kTable);
-  const uint32_t four = codes & 0x0f0f0f0fu;
-  const uint32_t joined = four | four >> 4;
-  const uint32_t selector = ((joined & 0xffu) | (joined >> 8 & 0xff00u)) & 0x7777u;
+  const uint32_t selector = nibbles & 0x7777u;
   const uint32_t lower = Permute(kWords.at[0], kWords.at[1], selector);
   const uint32_t upper = Permute(kWords.at[2], kWords.at[3], selector);
-  const uint32_t is_upper = (four >> 3 & 0x01010101u) * 0xffu;
-  return (lower & ~is_upper) | (upper & is_upper);
+  return Permute(lower, upper, (nibbles >> 1 & 0x4444u) | 0x3210u);
 }
 
 /// The table of a format, where device code may name it: members of the host's classes it may not.
 template <class Format>
 inline constexpr codec::IntegerTable kTableOf = Format::kIntegers;
-
-/// The integers of four codes of half a byte, as signed bytes.
-template <class Format>
-QUIRE_KERNEL uint32_t NibbleIntegers(uint32_t codes) {
-  if constexpr (std::is_same_v<Format, codec::Int4>) {
-    return (((codes & 0x0f0f0f0fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
-  } else {
-    return LookUp<kTableOf<Format>>(codes);
-  }
-}
 
 /// Negates the bytes whose lowest bit in `signs` is set; none of them may be 0.
 QUIRE_KERNEL uint32_t NegateSome(uint32_t bytes, uint32_t signs) {
@@ -61,9 +48,17 @@ QUIRE_KERNEL uint32_t NegateSome(uint32_t bytes, uint32_t signs) {
   return (bytes ^ some * 0xffu) + some;
 }
 
-/// Steps of a tile have two terms of lane l, then of lane l + 8 ... in the bytes 0 2 and 1 3: both
-/// terms of a lane become neighbours.
-QUIRE_KERNEL uint32_t ByLane(uint32_t bytes) { return Permute(bytes, 0, 0x3120u); }
+/// A word of a step of half bytes has terms 0 to 3 of lane l as the nibbles 0, 4, 1, 5, and those
+/// of lane l + 8 as 2, 6, 3, 7. Bytes of its low half are terms 0, 2 of lane l, then of lane l + 8,
+/// bytes of its high half terms 1, 3.
+struct HalfWords {
+  uint32_t low = 0;
+  uint32_t high = 0;
+};
+template <const codec::IntegerTable& kTable>
+QUIRE_KERNEL HalfWords LookUpBoth(uint32_t word) {
+  return {LookUp<kTable>(word), LookUp<kTable>(word >> 16)};
+}
 
 /// Two lanes of one step of a tile of half bytes: terms 0 1 and 2 3 of lane l in the low halves, of
 /// lane l + 8 in the high ones.
@@ -71,10 +66,21 @@ struct NibbleStep {
   uint32_t first = 0;   // terms 0, 1
   uint32_t second = 0;  // terms 2, 3
 };
+QUIRE_KERNEL NibbleStep StepOf(const HalfWords& halves) {
+  return {Permute(halves.low, halves.high, 0x6240u), Permute(halves.low, halves.high, 0x7351u)};
+}
 
 template <class Format>
 QUIRE_KERNEL NibbleStep ReadNibbles(uint32_t word) {
-  return {ByLane(NibbleIntegers<Format>(word)), ByLane(NibbleIntegers<Format>(word >> 4))};
+  if constexpr (std::is_same_v<Format, codec::Int4>) {
+    const auto integers = [](uint32_t codes) {
+      const uint32_t bytes = (((codes & 0x0f0f0f0fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
+      return Permute(bytes, 0, 0x3120u);
+    };
+    return {integers(word), integers(word >> 4)};
+  } else {
+    return StepOf(LookUpBoth<kTableOf<Format>>(word));
+  }
 }
 
 /// The same of a tile of pairs: both coordinates of the pairs.
@@ -83,17 +89,23 @@ struct PairStep {
   NibbleStep second{};  // likewise
 };
 
-/// One coordinate; `signs` has those of the step in its lowest two bits of every byte.
+/// Which pairs of a word are negated, in the order of HalfWords. `signs` is the word of the tile's
+/// fifth step, shifted so that the lowest two bits of every byte are of the word's step.
+QUIRE_KERNEL HalfWords SignsOf(uint32_t signs) {
+  return {Permute(signs, signs >> 1, 0x5140u), Permute(signs, signs >> 1, 0x7362u)};
+}
+/// One coordinate of a word of pairs.
 template <const codec::IntegerTable& kTable>
-QUIRE_KERNEL NibbleStep ReadCoordinate(uint32_t word, uint32_t signs) {
-  return {ByLane(NegateSome(LookUp<kTable>(word), signs)),
-          ByLane(NegateSome(LookUp<kTable>(word >> 4), signs >> 1))};
+QUIRE_KERNEL HalfWords CoordinatesOf(uint32_t word, const HalfWords& signs) {
+  const HalfWords points = LookUpBoth<kTable>(word);
+  return {NegateSome(points.low, signs.low), NegateSome(points.high, signs.high)};
 }
 
 /// `signs`: the word of the tile's fifth step; `step` of its four.
 QUIRE_KERNEL PairStep ReadPairs(uint32_t word, uint32_t signs, uint32_t step) {
-  return {ReadCoordinate<codec::kPairFirstIntegers>(word, signs >> step * 2),
-          ReadCoordinate<codec::kPairSecondIntegers>(word, signs >> step * 2)};
+  const HalfWords negated = SignsOf(signs >> step * 2);
+  return {StepOf(CoordinatesOf<codec::kPairFirstIntegers>(word, negated)),
+          StepOf(CoordinatesOf<codec::kPairSecondIntegers>(word, negated))};
 }
 
 }  // namespace quire::cuda

@@ -156,8 +156,9 @@ class MmaFolded {
                                    bool open) {
     const Weights weights = SplitWeights<kType>(of_split, open);
     const uint32_t channels = shape_.value.dim;
-    if (channels == kMmaChannels)
+    if (channels == kMmaChannels) {  // all that registers are for: nothing is asked as it goes
       return MultiplyChannels<kType>(values, step, kMmaChannels, weights);
+    }
     MultiplyChannels<kType>(values, step, channels, weights);
   }
   template <Codec kType>

@@ -45,21 +45,8 @@ struct RowPair {
   uint32_t second = 0;
 };
 
-/// A step of a tile of half bytes has in each word the terms 0 to 3 of a lane r as the nibbles 0,
-/// 4, 1, 5, and those of lane r + 8 as 2, 6, 3, 7. Their integers, from those of the low and of the
-/// high half.
-QUIRE_KERNEL RowPair RowsOf(uint32_t low, uint32_t high) {
-  return {Permute(low, high, 0x5140u), Permute(low, high, 0x7362u)};
-}
-
-/// The bytes of a table for the nibbles of the low half of a word.
-template <const codec::IntegerTable& kTable>
-QUIRE_KERNEL uint32_t LookUpFour(uint32_t nibbles) {
-  constexpr TableWords kWords = WordsOf(kTable);
-  const uint32_t selector = nibbles & 0x7777u;
-  const uint32_t lower = Permute(kWords.at[0], kWords.at[1], selector);
-  const uint32_t upper = Permute(kWords.at[2], kWords.at[3], selector);
-  return Permute(lower, upper, (nibbles >> 1 & 0x4444u) | 0x3210u);
+QUIRE_KERNEL RowPair RowsOf(const HalfWords& halves) {
+  return {Permute(halves.low, halves.high, 0x5140u), Permute(halves.low, halves.high, 0x7362u)};
 }
 
 template <class Format>
@@ -73,24 +60,8 @@ QUIRE_KERNEL RowPair IntegersOf(uint32_t word) {
     const uint32_t high = (word & 0xf0f0f0f0u) ^ 0x80808080u;
     return {Permute(low, high, 0x6420u), Permute(low, high, 0x7531u)};
   } else {
-    return RowsOf(LookUpFour<kTableOf<Format>>(word), LookUpFour<kTableOf<Format>>(word >> 16));
+    return RowsOf(LookUpBoth<kTableOf<Format>>(word));
   }
-}
-
-/// What a word of pairs is, beside their points: `signs` has a word of the tile's last step,
-/// shifted so that the lowest two bits of every byte are of its step.
-struct PairSigns {
-  uint32_t low = 0;
-  uint32_t high = 0;
-};
-QUIRE_KERNEL PairSigns SignsOf(uint32_t signs) {
-  return {Permute(signs, signs >> 1, 0x5140u), Permute(signs, signs >> 1, 0x7362u)};
-}
-/// One coordinate of eight pairs: as RowsOf takes them.
-template <const codec::IntegerTable& kTable>
-QUIRE_KERNEL RowPair CoordinatesOf(uint32_t word, const PairSigns& signs) {
-  return RowsOf(NegateSome(LookUpFour<kTable>(word), signs.low),
-                NegateSome(LookUpFour<kTable>(word >> 16), signs.high));
 }
 
 /// Thirty-two channels of sixteen tokens of K from `channel` on; `column` are all of their codes.
@@ -122,9 +93,9 @@ QUIRE_KERNEL Fragment<uint32_t, 4> LoadKeyIntegers(const Warp<Thread>& warp,
         const auto word = Load<uint32_t>(tile + at);
         const uint32_t signs =
             Load<uint32_t>(tile + 4 * codec::kStepBytes + lane / 4 * 4) >> lane % 4 * 2;
-        const PairSigns both = SignsOf(signs);
-        const RowPair first = CoordinatesOf<codec::kPairFirstIntegers>(word, both);
-        const RowPair second = CoordinatesOf<codec::kPairSecondIntegers>(word, both);
+        const HalfWords negated = SignsOf(signs);
+        const RowPair first = RowsOf(CoordinatesOf<codec::kPairFirstIntegers>(word, negated));
+        const RowPair second = RowsOf(CoordinatesOf<codec::kPairSecondIntegers>(word, negated));
         // Channels are two first coordinates, then the second ones of the same pairs.
         rows(lane, 0) = Permute(first.first, second.first, 0x5410u);
         rows(lane, 1) = Permute(first.second, second.second, 0x5410u);
@@ -165,9 +136,9 @@ QUIRE_KERNEL Fragment<uint32_t, 4> LoadValueIntegers(const Warp<Thread>& warp,
         } else if constexpr (Format::kLayout == Layout::kPairTiles) {
           const uint32_t signs =
               Load<uint32_t>(tile + 4 * codec::kStepBytes + lane / 4 * 4) >> lane % 4 * 2;
-          const PairSigns both = SignsOf(signs);
-          two = step % 2 == 0 ? CoordinatesOf<codec::kPairFirstIntegers>(word, both)
-                              : CoordinatesOf<codec::kPairSecondIntegers>(word, both);
+          const HalfWords negated = SignsOf(signs);
+          two = RowsOf(step % 2 == 0 ? CoordinatesOf<codec::kPairFirstIntegers>(word, negated)
+                                     : CoordinatesOf<codec::kPairSecondIntegers>(word, negated));
         }
         rows(lane, i * 2) = two.first;
         rows(lane, i * 2 + 1) = two.second;
