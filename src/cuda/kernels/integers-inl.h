@@ -60,14 +60,14 @@ QUIRE_KERNEL HalfWords LookUpBoth(uint32_t word) {
   return {LookUp<kTable>(word), LookUp<kTable>(word >> 16)};
 }
 
-/// Two lanes of one step of a tile of half bytes: terms 0 1 and 2 3 of lane l in the low halves, of
+/// Two lanes of one step of a tile of half bytes: terms 0 1 and 2 3 of lane l in the low words, of
 /// lane l + 8 in the high ones.
 struct NibbleStep {
   uint32_t first = 0;   // terms 0, 1
   uint32_t second = 0;  // terms 2, 3
 };
-QUIRE_KERNEL NibbleStep StepOf(const HalfWords& halves) {
-  return {Permute(halves.low, halves.high, 0x6240u), Permute(halves.low, halves.high, 0x7351u)};
+QUIRE_KERNEL NibbleStep StepOf(const HalfWords& words) {
+  return {Permute(words.low, words.high, 0x6240u), Permute(words.low, words.high, 0x7351u)};
 }
 
 template <class Format>

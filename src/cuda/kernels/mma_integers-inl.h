@@ -45,8 +45,8 @@ struct RowPair {
   uint32_t second = 0;
 };
 
-QUIRE_KERNEL RowPair RowsOf(const HalfWords& halves) {
-  return {Permute(halves.low, halves.high, 0x5140u), Permute(halves.low, halves.high, 0x7362u)};
+QUIRE_KERNEL RowPair RowsOf(const HalfWords& words) {
+  return {Permute(words.low, words.high, 0x5140u), Permute(words.low, words.high, 0x7362u)};
 }
 
 template <class Format>
