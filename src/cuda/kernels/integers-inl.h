@@ -60,7 +60,7 @@ QUIRE_KERNEL HalfWords LookUpBoth(uint32_t word) {
   return {LookUp<kTable>(word), LookUp<kTable>(word >> 16)};
 }
 
-/// Two lanes of one step of a tile of half bytes: terms 0 1 and 2 3 of lane l in the low words, of
+/// Two lanes of one step of a tile of half bytes: terms 0 1 and 2 3 of lane l in the low halves, of
 /// lane l + 8 in the high ones.
 struct NibbleStep {
   uint32_t first = 0;   // terms 0, 1
