@@ -55,7 +55,7 @@ inline constexpr uint32_t kSm90SharedMax = 227 << 10;
 enum class Staging : uint8_t {
   kCodes,   // K or V is codes, which come as they are
   kCopied,  // every thread copies sixteen bytes at a time, beside itself, into padded rows
-  kBulk,    // one thread asks for boxes (cuda/kernels/bulk.h), which come into swizzled rows
+  kBulk,    // lanes of a warp ask for boxes (cuda/kernels/bulk.h), which come into swizzled rows
 };
 /// Tokens of K or V in a buffer of shared memory. Blocks that fold have other things there as well,
 /// and rows that are no boxes take more.

@@ -45,6 +45,7 @@ struct RowPair {
   uint32_t second = 0;
 };
 
+/// Of a word of half bytes.
 QUIRE_KERNEL RowPair RowsOf(const HalfWords& words) {
   return {Permute(words.low, words.high, 0x5140u), Permute(words.low, words.high, 0x7362u)};
 }

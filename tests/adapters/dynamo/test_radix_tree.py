@@ -49,7 +49,7 @@ class DynamoIndex:
         try:
             self._apply({"removed": {"block_hashes": [block]}})
         except RuntimeError as error:
-            # It went while a snapshot was made (docs/events.md). Dynamo's indexer counts such removals and goes on.
+            # It went while a snapshot was made (docs/events.md): the tree skips it with a warning, and raises.
             assert "Failed to find block" in str(error)
 
     def _apply(self, data):
