@@ -106,11 +106,11 @@ class KernelLister {
     Add("", [] { return LaunchAdd({.count = kDim}, nullptr); });
   }
 
-  Result<std::vector<ListedKernel>> Take() {
+  Result<std::vector<ListedKernel>> Take(uint32_t device) {
     if (error_ != cudaSuccess) {
       return Fail(
           ErrorCode::kIo,
-          fmt::format("cuda: kernels: {}", cudaGetErrorString(static_cast<cudaError_t>(error_))));
+          fmt::format("cuda:{}: {}", device, cudaGetErrorString(static_cast<cudaError_t>(error_))));
     }
     return std::move(kernels_);
   }
@@ -123,7 +123,7 @@ class KernelLister {
     return LaunchMma(args, how, nullptr);
   }
 
-  void Add(std::string of, const std::function<int()>& launch) {
+  void Add(const std::string& of, const std::function<int()>& launch) {
     ListedLaunches listed;
     if (const int error = launch(); error != cudaSuccess && error_ == cudaSuccess) error_ = error;
     for (const KernelUse& use : listed.uses()) {
@@ -159,7 +159,7 @@ Result<std::vector<ListedKernel>> ListKernels(uint32_t device) {
   lister.MatrixAttention(/*bulk_copies=*/properties.major >= 9);
   lister.Blocks();
   lister.Model();
-  return lister.Take();
+  return lister.Take(device);
 }
 
 }  // namespace quire::cuda

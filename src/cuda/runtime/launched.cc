@@ -27,17 +27,16 @@ ListedLaunches::ListedLaunches() { listed = this; }
 ListedLaunches::~ListedLaunches() { listed = nullptr; }
 ListedLaunches* ListedLaunches::Current() { return listed; }
 
-int ListedLaunches::Add(const char* name, const void* kernel, const Grid& grid) {
+int ListedLaunches::Add(const char* name, const void* kernel, const Grid& grid, int error) {
   cudaFuncAttributes attributes{};
   int blocks = 0;
-  cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
   if (error == cudaSuccess) {
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &blocks, kernel, static_cast<int>(grid.threads), grid.shared_bytes);
   }
   if (error != cudaSuccess) {
-    static_cast<void>(
-        cudaGetLastError());  // it is returned here, so later launches must not see it
+    static_cast<void>(cudaGetLastError());  // it is returned, so later launches must not see it
     return error;
   }
   uses_.push_back({.name = name,

@@ -38,8 +38,8 @@ class ListedLaunches {
 
   /// Of the calling thread; null: its launches start kernels.
   static ListedLaunches* Current();
-  /// Returns CUDA's result of a question about `kernel`.
-  int Add(const char* name, const void* kernel, const Grid& grid);
+  /// Returns `error`, CUDA's result of what was asked of `kernel` before, or of a question about it.
+  int Add(const char* name, const void* kernel, const Grid& grid, int error);
 
  private:
   std::vector<KernelUse> uses_;

@@ -21,8 +21,7 @@ int Start(const char* name, void (*kernel)(Args), const Grid& grid, CUstream_st*
                                  static_cast<int>(grid.shared_bytes));
   }
   if (ListedLaunches* const list = ListedLaunches::Current(); list != nullptr) {
-    return error != cudaSuccess ? error
-                                : list->Add(name, reinterpret_cast<const void*>(kernel), grid);
+    return list->Add(name, reinterpret_cast<const void*>(kernel), grid, error);
   }
   if (error == cudaSuccess) {
     kernel<<<grid.blocks, grid.threads, grid.shared_bytes, stream>>>(args);
