@@ -38,7 +38,8 @@ class ListedLaunches {
 
   /// Of the calling thread; null: its launches start kernels.
   static ListedLaunches* Current();
-  /// Returns `error`, CUDA's result of what was asked of `kernel` before, or of a question about it.
+  /// Returns `error`, CUDA's result of what was asked of `kernel` before, or that of questions
+  /// about it.
   int Add(const char* name, const void* kernel, const Grid& grid, int error);
 
  private:
