@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kPlain = ":plain";
 
-/// A device's name without what is said of its copies.
+/// A device's name without ":plain".
 std::string_view BareName(std::string_view name) {
   if (name.ends_with(kPlain)) name.remove_suffix(kPlain.size());
   return name;
@@ -61,7 +61,7 @@ void AddDeviceFlags(Command& command, DeviceFlags& flags) {
                .value = &flags.device,
                .help = "Where it runs: cpu, cuda, cuda:N; emulated: the kernels of devices on the "
                        "processor, for checks. With :plain behind it a device does without bulk "
-                       "copies",
+                       "copies and graphs",
                .check = DeviceCheck(),
                .shows_default = true});
   command.Add({.name = "--arithmetic",
@@ -88,7 +88,9 @@ Result<std::unique_ptr<cuda::Backend>> OpenDevice(const DeviceFlags& flags) {
                             flags.arithmetic, name));
   }
   const std::string_view bare = BareName(name);
-  const cuda::BackendOptions options{.arithmetic = *arithmetic, .bulk_copies = bare == name};
+  const bool is_plain = bare != name;
+  const cuda::BackendOptions options{
+      .arithmetic = *arithmetic, .bulk_copies = !is_plain, .graphs = !is_plain};
   if (bare == "emulated") return cuda::MakeEmulatedBackend(options);
   const std::optional<uint32_t> number = CudaNumber(bare);
   if (!number) {

@@ -20,6 +20,7 @@
 namespace quire::cuda {
 namespace {
 
+constexpr uint64_t kSlotsRoomBytes = 4096;  // steps in which a table's room grows
 constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each of 132 processors
 
 /// A plan on the device: its tables, and the arguments of its launches.
@@ -135,8 +136,6 @@ class DeviceAttention final : public AttentionBackend {
     plan.queries_max = 0;
     plan.states_max = 0;
     upload_.Clear();
-    const auto sealed = AddTable(tables.sealed);
-    const auto open = AddTable(tables.open);
     if (options_.arithmetic == Arithmetic::kFma32) {
       AddWaves(tables, tasks, plan);
     } else {
@@ -146,6 +145,9 @@ class DeviceAttention final : public AttentionBackend {
       AddFold(sorted.folded, plan);
       AddWaves(tables, sorted.split, plan);
     }
+    // Last, as they grow most often: what lies elsewhere than in the plan before is another argument
+    // of all layers.
+    const auto [sealed, open] = AddTables(tables);
     QUIRE_TRY(plan.memory.Reserve(upload_.bytes().size()));
     sender_.Send(upload_.bytes().data(), upload_.bytes().size(), plan.memory.as<void>());
     const auto placed = [&](BlockTable table, const TableAt& at) {
@@ -163,9 +165,24 @@ class DeviceAttention final : public AttentionBackend {
     uint64_t indptr = 0;
     uint64_t slots = 0;
   };
-  TableAt AddTable(const BlockTable& table) {
-    const uint64_t indptr = upload_.Add(table.indptr, uint64_t{table.sequences} + 1);
-    return {.indptr = indptr, .slots = upload_.Add(table.slots, table.indptr[table.sequences])};
+  std::pair<TableAt, TableAt> AddTables(const BlockTables& tables) {
+    const auto indptr = [this](const BlockTable& table) {
+      return upload_.Add(table.indptr, uint64_t{table.sequences} + 1);
+    };
+    const auto slots = [this](const BlockTable& table) {
+      return upload_.Add(table.slots, table.indptr[table.sequences]);
+    };
+    TableAt sealed{.indptr = indptr(tables.sealed)};
+    TableAt open = sealed;
+    const bool one =
+        tables.open.indptr == tables.sealed.indptr && tables.open.slots == tables.sealed.slots;
+    if (!one) open.indptr = indptr(tables.open);
+    open.slots = sealed.slots = slots(tables.sealed);
+    if (!one) {
+      upload_.Pad(kSlotsRoomBytes);
+      open.slots = slots(tables.open);
+    }
+    return {sealed, open};
   }
 
   /// Splits, then the fold of their states.
@@ -217,9 +234,9 @@ class DeviceAttention final : public AttentionBackend {
       args.states = states;
       if (wave.tile_count != 0) LaunchSplits(args, plan, wave);
       const auto* const vectors = plan.memory.as<std::byte>() + wave.vectors;
-      device_.Launch({.value = shape.value,
-                      .vectors = reinterpret_cast<const FoldVector*>(vectors),
-                      .states = states},
+      device_.Launch(FoldArgs{.value = shape.value,
+                              .vectors = reinterpret_cast<const FoldVector*>(vectors),
+                              .states = states},
                      wave.vector_count);
     }
     return {};

@@ -39,7 +39,7 @@ std::unique_ptr<AttentionBackend> Backend::MakeAttention(AttentionOptions option
 
 model::OperatorsFactory Backend::operators() {
   return [this](const model::ForwardModel& model) {
-    return MakeOperators(*device_, model, arithmetic());
+    return MakeOperators(*device_, model, {.arithmetic = arithmetic(), .graphs = options_.graphs});
   };
 }
 

@@ -22,6 +22,7 @@ namespace quire::cuda {
 struct BackendOptions {
   Arithmetic arithmetic = Arithmetic::kFma32;
   bool bulk_copies = true;  // where the device has them (AttentionOptions::bulk_copies)
+  bool graphs = true;       // of a pass (OperatorsOptions::graphs)
 };
 
 /// Lifetime: must outlive the objects made with it

@@ -11,12 +11,14 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "cuda/kernel_launch.h"
 #include "cuda/kernels/attend.h"
 #include "cuda/kernels/blocks.h"
 #include "cuda/kernels/bulk.h"
 #include "cuda/kernels/floors.h"
 #include "cuda/kernels/mma_attend.h"
 #include "cuda/kernels/model.h"
+#include "cuda/pass_launches.h"
 #include "cuda/waiting_blocks.h"
 #include "env/host_buffer.h"
 #include "quire/block_ops.h"
@@ -33,19 +35,11 @@ struct CopyShape {
   uint64_t to_stride_bytes = 0;
 };
 
-/// The queues of a device: launches with their arguments, and beside those copies from the host's
-/// memory and copies to it, and checksums of the bytes copied either way.
-enum class Stream : uint8_t { kCompute = 0, kIn = 1, kOut = 2, kInSums = 3, kOutSums = 4 };
-inline constexpr Stream kStreams[] = {Stream::kCompute, Stream::kIn, Stream::kOut, Stream::kInSums,
-                                      Stream::kOutSums};
-
 /// Where no stream is named, it is kCompute.
 ///
 /// Threads: any; calls of one thread on one stream take place in its order
-class Device {
+class Device : public LaunchStarter {
  public:
-  virtual ~Device() = default;
-
   /// "sm_90".
   virtual std::string_view target() const = 0;
   /// Bytes that a block of threads has at most.
@@ -78,7 +72,12 @@ class Device {
   /// for anything else, by any thread, and is launched together. Rows stay where they are until
   /// then.
   void LetWait();
-  /// Launches, copies and zeros that this device was asked for so far.
+  /// What this thread launches on kCompute from now on until EndPass waits for more of it, until
+  /// the device is asked for anything but launches, or by another thread for anything, and starts
+  /// together (cuda/pass_launches.h). Two threads at once: the launches of the later one wait.
+  void BeginPass();
+  void EndPass();
+  /// Launches, copies, zeros, starts of graphs and changes of them, so far.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
   /// Zeroes the runs that `to_stride_bytes` describes.
@@ -108,39 +107,66 @@ class Device {
   /// Errors: kUnsupported with the driver's message
   virtual Result<TensorMap> MakeMap(const BoxedArray& array) = 0;
 
-  // Launches; pointers in their arguments are the device's. What waits comes before them, but not
-  // before the two of blocks, which are for Write and Seal.
-  virtual void Launch(const SplitsArgs& args, const SplitsLaunch& how) = 0;
-  virtual void Launch(const MmaArgs& args, const MmaLaunch& how) = 0;
-  virtual void Launch(const FoldArgs& args, uint32_t vectors) = 0;
-  virtual void Launch(const WriteArgs& args) = 0;
-  virtual void Launch(const ReadArgs& args) = 0;
-  virtual void Launch(const EncodeArgs& args) = 0;
-  virtual void Launch(const ChecksumArgs& args, Stream stream) = 0;
-  virtual void Launch(const MatmulArgs& args) = 0;
-  virtual void Launch(const EmbedArgs& args) = 0;
-  virtual void Launch(const NormArgs& args) = 0;
-  virtual void Launch(const HeadsArgs& args) = 0;
-  virtual void Launch(const GateArgs& args) = 0;
-  virtual void Launch(const AddArgs& args) = 0;
-  virtual void Launch(const ReadFloorArgs& args) = 0;
-  virtual void Launch(const MultiplyFloorArgs& args) = 0;
-  virtual void Launch(const MatrixFloorArgs& args) = 0;
+  // Launches; pointers in their arguments are the device's. What waits comes before them.
+  template <typename... Args>
+  void Launch(const Args&... args) {
+    Starting sink(*this, Stream::kCompute);
+    MakeLaunch(args..., sink);
+  }
+  void Launch(const ChecksumArgs& args, Stream stream) {
+    Starting sink(*this, stream);
+    MakeLaunch(args, sink);
+  }
+
+  // Each gives its launch to the sink, once.
+  virtual void MakeLaunch(const SplitsArgs& args, const SplitsLaunch& how, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const FoldArgs& args, uint32_t vectors, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const WriteArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const ReadArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const EncodeArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const ChecksumArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const MatmulArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const EmbedArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const NormArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const HeadsArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const GateArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const AddArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const ReadFloorArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const MultiplyFloorArgs& args, LaunchSink& sink) = 0;
+  virtual void MakeLaunch(const MatrixFloorArgs& args, LaunchSink& sink) = 0;
 
  protected:
-  /// Begins every call but those that launch what waits.
+  /// Begins every call that is no launch.
   void LaunchWaiting();
   void CountCall() { calls_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
+  class Starting final : public LaunchSink {
+   public:
+    Starting(Device& device, Stream stream) : device_(device), stream_(stream) {}
+    void Take(const KernelLaunch& launch) override { device_.Start(launch, stream_); }
+
+   private:
+    Device& device_;
+    const Stream stream_;
+  };
+
   template <typename Add>
   void AddOrLaunch(const Add& add);
-  void LaunchAll() QUIRE_REQUIRES(waiting_mutex_);
+  void Start(const KernelLaunch& launch, Stream stream);
+  void StartWaiting() QUIRE_REQUIRES(mutex_);
+  void StartBlocks() QUIRE_REQUIRES(mutex_);
+  void StartPass() QUIRE_REQUIRES(mutex_);
+  void StartInPass(const KernelLaunch& launch) QUIRE_REQUIRES(mutex_);
 
   std::atomic<uint64_t> calls_ = 0;
-  Mutex waiting_mutex_{LockRank::kDeviceWaiting};
-  WaitingBlocks waiting_ QUIRE_GUARDED_BY(waiting_mutex_);
-  std::thread::id waits_ QUIRE_GUARDED_BY(waiting_mutex_);  // the thread whose blocks wait
+  Mutex mutex_{LockRank::kDeviceWaiting};
+  // What waits: launches of a pass, and behind them blocks.
+  PassLaunches pass_ QUIRE_GUARDED_BY(mutex_);
+  WaitingBlocks blocks_ QUIRE_GUARDED_BY(mutex_);
+  std::thread::id in_pass_ QUIRE_GUARDED_BY(mutex_);    // the thread whose launches wait
+  std::thread::id blocks_of_ QUIRE_GUARDED_BY(mutex_);  // the thread whose blocks wait
 };
 
 /// Memory of a device that grows to the largest use and stays.

@@ -28,9 +28,9 @@ class WatchedDevice final : public Device {
 
   bool has_bulk_copies() const override { return has_bulk_copies_ && of_.has_bulk_copies(); }
   Result<TensorMap> MakeMap(const BoxedArray& array) override { return of_.MakeMap(array); }
-  void Launch(const MmaArgs& args, const MmaLaunch& how) override {
+  void MakeLaunch(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink) override {
     launched_.insert(how.staging);
-    of_.Launch(args, how);
+    of_.MakeLaunch(args, how, sink);
   }
 
   std::string_view target() const override { return of_.target(); }
@@ -56,21 +56,39 @@ class WatchedDevice final : public Device {
   Result<double> Seconds(Stream stream, const std::function<void()>& work) override {
     return of_.Seconds(stream, work);
   }
-  void Launch(const SplitsArgs& args, const SplitsLaunch& how) override { of_.Launch(args, how); }
-  void Launch(const FoldArgs& args, uint32_t vectors) override { of_.Launch(args, vectors); }
-  void Launch(const WriteArgs& args) override { of_.Launch(args); }
-  void Launch(const ReadArgs& args) override { of_.Launch(args); }
-  void Launch(const EncodeArgs& args) override { of_.Launch(args); }
-  void Launch(const ChecksumArgs& args, Stream stream) override { of_.Launch(args, stream); }
-  void Launch(const MatmulArgs& args) override { of_.Launch(args); }
-  void Launch(const EmbedArgs& args) override { of_.Launch(args); }
-  void Launch(const NormArgs& args) override { of_.Launch(args); }
-  void Launch(const HeadsArgs& args) override { of_.Launch(args); }
-  void Launch(const GateArgs& args) override { of_.Launch(args); }
-  void Launch(const AddArgs& args) override { of_.Launch(args); }
-  void Launch(const ReadFloorArgs& args) override { of_.Launch(args); }
-  void Launch(const MultiplyFloorArgs& args) override { of_.Launch(args); }
-  void Launch(const MatrixFloorArgs& args) override { of_.Launch(args); }
+  void StartNow(const KernelLaunch& launch, Stream stream) override {
+    of_.StartNow(launch, stream);
+  }
+  std::unique_ptr<LaunchGraph> MakeGraph(const LaunchList& launches) override {
+    return of_.MakeGraph(launches);
+  }
+  void MakeLaunch(const SplitsArgs& args, const SplitsLaunch& how, LaunchSink& sink) override {
+    of_.MakeLaunch(args, how, sink);
+  }
+  void MakeLaunch(const FoldArgs& args, uint32_t vectors, LaunchSink& sink) override {
+    of_.MakeLaunch(args, vectors, sink);
+  }
+  void MakeLaunch(const WriteArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
+  void MakeLaunch(const ReadArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
+  void MakeLaunch(const EncodeArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
+  void MakeLaunch(const ChecksumArgs& args, LaunchSink& sink) override {
+    of_.MakeLaunch(args, sink);
+  }
+  void MakeLaunch(const MatmulArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
+  void MakeLaunch(const EmbedArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
+  void MakeLaunch(const NormArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
+  void MakeLaunch(const HeadsArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
+  void MakeLaunch(const GateArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
+  void MakeLaunch(const AddArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
+  void MakeLaunch(const ReadFloorArgs& args, LaunchSink& sink) override {
+    of_.MakeLaunch(args, sink);
+  }
+  void MakeLaunch(const MultiplyFloorArgs& args, LaunchSink& sink) override {
+    of_.MakeLaunch(args, sink);
+  }
+  void MakeLaunch(const MatrixFloorArgs& args, LaunchSink& sink) override {
+    of_.MakeLaunch(args, sink);
+  }
 
  private:
   Device& of_;

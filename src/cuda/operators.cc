@@ -27,10 +27,10 @@ static_assert(RoundOf(ComputeType::kF32) == Round::kF32 &&
 
 class DeviceOperators final : public model::Operators {
  public:
-  DeviceOperators(Device& device, const ForwardModel& model, Arithmetic arithmetic)
+  DeviceOperators(Device& device, const ForwardModel& model, const OperatorsOptions& options)
       : device_(device),
         model_(model),
-        arithmetic_(arithmetic),
+        options_(options),
         sender_(device),
         inputs_(device),
         logits_(device),
@@ -83,6 +83,7 @@ class DeviceOperators final : public model::Operators {
     const uint64_t tokens_at = upload_.Add(tokens.data(), tokens.size());
     QUIRE_TRY(inputs_.Reserve(upload_.bytes().size()));
     sender_.Send(upload_.bytes().data(), upload_.bytes().size(), inputs_.as<void>());
+    if (options_.graphs) device_.BeginPass();
     if (model_.weights.embedding().panels == nullptr) return {};
     const std::byte* const there = inputs_.as<std::byte>() + tokens_at;
     device_.Launch(EmbedArgs{.embedding = PanelsOf(model_.weights.embedding()),
@@ -108,6 +109,7 @@ class DeviceOperators final : public model::Operators {
       QUIRE_TRY(device_.Synchronize());
       std::memcpy(out.data() + done, here.data(), bytes);
     }
+    device_.EndPass();
     return {};
   }
 
@@ -197,6 +199,7 @@ class DeviceOperators final : public model::Operators {
         std::memcpy(outputs[begin + i], here + i * vocab_bytes, vocab_bytes);
       }
     }
+    device_.EndPass();
     return device_.Synchronize();  // a pass may want none
   }
 
@@ -204,7 +207,7 @@ class DeviceOperators final : public model::Operators {
   const ModelConfig& config() const { return model_.config; }
 
   bool IsMma(const PackedMatrix& matrix) const {
-    return arithmetic_ == Arithmetic::kMma16 && matrix.type != ComputeType::kF32 &&
+    return options_.arithmetic == Arithmetic::kMma16 && matrix.type != ComputeType::kF32 &&
            matrix.type == model_.compute && matrix.k % kProductDepth == 0;
   }
 
@@ -245,7 +248,7 @@ class DeviceOperators final : public model::Operators {
 
   Device& device_;
   const ForwardModel model_;
-  const Arithmetic arithmetic_;
+  const OperatorsOptions options_;
   std::unordered_map<const void*, void*> weights_;  // by where the host has them
   uint32_t count_ = 0;                              // rows of the pass
   std::array<std::unique_ptr<DeviceBuffer>, model::kRowsKinds> rows_;
@@ -268,8 +271,8 @@ uint64_t PassBytes(const ModelConfig& config, uint32_t rows) {
 }
 
 Result<std::unique_ptr<model::Operators>> MakeOperators(Device& device, const ForwardModel& model,
-                                                        Arithmetic arithmetic) {
-  auto operators = std::make_unique<DeviceOperators>(device, model, arithmetic);
+                                                        const OperatorsOptions& options) {
+  auto operators = std::make_unique<DeviceOperators>(device, model, options);
   QUIRE_TRY(operators->CopyWeights());
   return operators;
 }

@@ -12,13 +12,19 @@
 
 namespace quire::cuda {
 
+struct OperatorsOptions {
+  Arithmetic arithmetic = Arithmetic::kFma32;
+  // The launches of a pass start together, as graphs where they repeat (Device::BeginPass).
+  bool graphs = true;
+};
+
 /// Copies the model's weights to the device.
 ///
 /// Errors:   kNoSpace the device has no room for them
 /// Lifetime: not longer than the device and the model
 Result<std::unique_ptr<model::Operators>> MakeOperators(Device& device,
                                                         const model::ForwardModel& model,
-                                                        Arithmetic arithmetic = Arithmetic::kFma32);
+                                                        const OperatorsOptions& options = {});
 
 /// Memory of the device that a pass over so many rows takes, beside weights, blocks and attention.
 uint64_t PassBytes(const model::ModelConfig& config, uint32_t rows);

@@ -58,9 +58,9 @@ class CudaOperators : public testing::TestWithParam<Case> {
     attention_ = MakeAttention(*device_);
   }
 
-  model::OperatorsFactory OnDevice(Arithmetic arithmetic = Arithmetic::kFma32) {
-    return [this, arithmetic](const model::ForwardModel& model) {
-      return MakeOperators(*device_, model, arithmetic);
+  model::OperatorsFactory OnDevice(const OperatorsOptions& options = {}) {
+    return [this, options](const model::ForwardModel& model) {
+      return MakeOperators(*device_, model, options);
     };
   }
 
@@ -177,7 +177,8 @@ TEST_P(CudaOperators, LogitsOfMma16DependOnPositionAlone) {
   const auto prompt = model::SomeTokens(270, config.vocab, 5);
   const auto mma = MakeAttention(*device_, {.arithmetic = Arithmetic::kMma16});
   const auto there =
-      Model::Create(config, tensors, {.operators = OnDevice(Arithmetic::kMma16)}).value();
+      Model::Create(config, tensors, {.operators = OnDevice({.arithmetic = Arithmetic::kMma16})})
+          .value();
   if (!computes) {
     const auto cache = MakeCacheOf(config, /*on_device=*/true);
     const auto sequence = model::OpenSequence(*cache, *there, std::span(prompt).first(1));
@@ -239,7 +240,7 @@ TEST_P(CudaOperators, LogitsOfMma16DependOnPositionAlone) {
 TEST_P(CudaOperators, AStepOfManySequencesHasFewCalls) {
   ModelConfig config = ConfigOf(GetParam().family);
   const auto there = Model::Create(config, model::RandomTensors(config, GetParam().type, 3),
-                                   {.operators = OnDevice()})
+                                   {.operators = OnDevice({.graphs = false})})
                          .value();
   const auto cache = MakeCacheOf(config, /*on_device=*/true);
   const auto executor = MakeThreadPool(1);
@@ -271,6 +272,51 @@ TEST_P(CudaOperators, AStepOfManySequencesHasFewCalls) {
   EXPECT_LE(decoded, config.layers * 11 + 4 + plans * 3);
   const uint64_t forms = GetParam().residual_tokens == 0 ? 1 : 2;
   EXPECT_LE(sealed, decoded + config.layers + forms * kSequences);
+}
+
+// Sequences come and go, blocks end, and what repeats starts as graphs: with the same bits.
+TEST_P(CudaOperators, PassesThatRepeatHaveTheSameBitsInFewerCalls) {
+  ModelConfig config = ConfigOf(GetParam().family);
+  const auto tensors = model::RandomTensors(config, GetParam().type, 3);
+  constexpr uint32_t kSequences = 3;
+  constexpr uint32_t kSteps = 24;
+  constexpr uint32_t kRepeated = 12;  // a step like the two before it, in which no block ends
+  uint64_t calls[2] = {};
+  std::vector<float> logits[2];
+  for (const bool graphs : {false, true}) {
+    const auto there =
+        Model::Create(config, tensors, {.operators = OnDevice({.graphs = graphs})}).value();
+    const auto cache = MakeCacheOf(config, /*on_device=*/true);
+    const auto executor = MakeThreadPool(1);
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    std::vector<std::vector<TokenId>> prompts;
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      prompts.push_back(model::SomeTokens(kSteps + 40, config.vocab, i));
+      sequences.push_back(model::OpenSequence(*cache, *there, prompts.back()));
+    }
+    std::vector<float>& all = logits[graphs ? 1 : 0];
+    std::vector<float> some(uint64_t{kSequences} * config.vocab);
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      std::vector<StepItem> items;
+      for (uint32_t i = 0; i < kSequences; ++i) {
+        if (i == 2 && step >= 16 && step < 20) continue;  // the others go on by themselves
+        const uint64_t at = sequences[i]->length();
+        items.push_back({.sequence = sequences[i].get(),
+                         .tokens = std::span(prompts[i]).subspan(at, step == 0 ? 5 + 3 * i : 1),
+                         .logits = some.data() + uint64_t{i} * config.vocab});
+      }
+      const uint64_t before = device_->calls();
+      Must(there->Step(items, *attention_, *executor));
+      if (step == kRepeated) calls[graphs ? 1 : 0] = device_->calls() - before;
+      all.insert(all.end(), some.begin(), some.end());
+    }
+  }
+  EXPECT_TRUE(std::ranges::equal(logits[0], logits[1]));
+  // A graph for the launches before the plan's copy and one for those behind it, the rows of each
+  // layer, and copies.
+  const uint64_t plans = config.window_tokens == 0 ? 1 : 2;
+  EXPECT_LE(calls[1], config.layers + 2 * plans + 4);
+  EXPECT_GT(calls[0], 2 * calls[1]);
 }
 
 #if !defined(QUIRE_TEST_ON_CUDA)

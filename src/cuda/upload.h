@@ -21,12 +21,14 @@ class Upload {
   template <typename T>
   uint64_t Add(const T* values, uint64_t count) {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
-    bytes_.resize(RoundUp(bytes_.size(), kAlignment));
+    Pad(kAlignment);
     const uint64_t at = bytes_.size();
     const auto* const first = reinterpret_cast<const std::byte*>(values);
     bytes_.insert(bytes_.end(), first, first + count * sizeof(T));
     return at;
   }
+  /// The next array begins at a multiple of so many bytes.
+  void Pad(uint64_t multiple) { bytes_.resize(RoundUp(bytes_.size(), multiple)); }
   const std::vector<std::byte>& bytes() const { return bytes_; }
   void Clear() { bytes_.clear(); }
 

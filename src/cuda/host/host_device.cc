@@ -131,128 +131,168 @@ class HostDevice final : public Device {
   bool has_bulk_copies() const override { return true; }
   Result<TensorMap> MakeMap(const BoxedArray& array) override { return MapOnHost(array); }
 
-  void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
-    if (how.queries_max <= 4) return Splits<4>(args, how);
-    if (how.queries_max <= 8) return Splits<8>(args, how);
-    Splits<16>(args, how);
+  void MakeLaunch(const SplitsArgs& args, const SplitsLaunch& how, LaunchSink& sink) override {
+    if (how.queries_max <= 4) return Splits<4>(args, how, sink);
+    if (how.queries_max <= 8) return Splits<8>(args, how, sink);
+    Splits<16>(args, how, sink);
   }
 
   // A thread of the grid is a warp (cuda/kernels/warp-inl.h).
-  void Launch(const MmaArgs& args, const MmaLaunch& how) override {
+  void MakeLaunch(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink) override {
     switch (how.staging) {
-      case Staging::kCodes: return States<Staging::kCodes>(args, how);
-      case Staging::kCopied: return Mma<Staging::kCopied>(args, how);
-      case Staging::kBulk: return Mma<Staging::kBulk>(args, how);
+      case Staging::kCodes: return States<Staging::kCodes>(args, how, sink);
+      case Staging::kCopied: return Mma<Staging::kCopied>(args, how, sink);
+      case Staging::kBulk: return Mma<Staging::kBulk>(args, how, sink);
     }
   }
 
-  // The analyzer does not follow std::function of libstdc++ to its end.
-  // NOLINTBEGIN(clang-analyzer-cplusplus.NewDeleteLeaks)
-  void Launch(const FoldArgs& args, uint32_t vectors) override {
-    Run(vectors, kFoldThreads, FoldSharedBytes(args.value.dim),
-        [args](Thread& self) { FoldKernel<Thread>(self, args).Run(); });
+  void MakeLaunch(const FoldArgs& args, uint32_t vectors, LaunchSink& sink) override {
+    Give<RunOf<FoldKernel<Thread>, FoldArgs>>(
+        "RunFold", {vectors, kFoldThreads, FoldSharedBytes(args.value.dim)}, args, sink);
   }
-  void Launch(const WriteArgs& args) override {
-    RunWaiting(WriteBlocks(args), WriteSharedBytes(args),
-               [args](Thread& self) { WriteRow(self, args); });
+  void MakeLaunch(const WriteArgs& args, LaunchSink& sink) override {
+    Give<WriteRow<Thread>>("RunWrite", {WriteBlocks(args), kBlockThreads, WriteSharedBytes(args)},
+                           args, sink);
   }
-  void Launch(const ReadArgs& args) override {
-    Run(args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
-        [args](Thread& self) { ReadRow(self, args); });
+  void MakeLaunch(const ReadArgs& args, LaunchSink& sink) override {
+    Give<ReadRow<Thread>>(
+        "RunRead",
+        {args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim)}, args,
+        sink);
   }
-  void Launch(const EncodeArgs& args) override {
-    RunWaiting(EncodeBlocks(args), EncodeSharedBytes(args),
-               [args](Thread& self) { EncodeKernel<Thread>(self, args).Run(); });
+  void MakeLaunch(const EncodeArgs& args, LaunchSink& sink) override {
+    Give<RunOf<EncodeKernel<Thread>, EncodeArgs>>(
+        "RunEncode", {EncodeBlocks(args), kBlockThreads, EncodeSharedBytes(args)}, args, sink);
   }
-  void Launch(const ChecksumArgs& args, Stream stream) override {
+  void MakeLaunch(const ChecksumArgs& args, LaunchSink& sink) override {
     using Kernel = ChecksumKernel<Thread>;
-    RunOn(stream, args.blocks, kBlockThreads, Kernel::kSharedBytes,
-          [args](Thread& self) { Kernel(self, args).Run(); });
+    Give<RunOf<Kernel, ChecksumArgs>>(
+        "RunChecksum", {args.blocks, kBlockThreads, Kernel::kSharedBytes}, args, sink);
   }
-  void Launch(const MatmulArgs& args) override {
+  void MakeLaunch(const MatmulArgs& args, LaunchSink& sink) override {
     if (args.mma) {
-      return WithProductShape(args.rows, [&](auto shape) { Product<decltype(shape)>(args); });
+      return WithProductShape(args.rows, [&](auto shape) { Product<decltype(shape)>(args, sink); });
     }
-    Run(MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes,
-        [args](Thread& self) { MatmulKernel<Thread>(self, args).Run(); });
+    Give<RunOf<MatmulKernel<Thread>, MatmulArgs>>(
+        "RunMatmul", {MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes}, args, sink);
   }
-  void Launch(const EmbedArgs& args) override {
-    Run(args.rows, kModelThreads, 0, [args](Thread& self) { EmbedRow(self, args); });
+  void MakeLaunch(const EmbedArgs& args, LaunchSink& sink) override {
+    Give<EmbedRow<Thread>>("RunEmbed", {args.rows, kModelThreads, 0}, args, sink);
   }
-  void Launch(const NormArgs& args) override {
-    Run(args.rows, kModelThreads, kNormSharedBytes, [args](Thread& self) { NormRow(self, args); });
+  void MakeLaunch(const NormArgs& args, LaunchSink& sink) override {
+    Give<NormRow<Thread>>("RunNorm", {args.rows, kModelThreads, kNormSharedBytes}, args, sink);
   }
-  void Launch(const HeadsArgs& args) override {
-    Run(HeadBlocks(args), kHeadThreads, kNormSharedBytes,
-        [args](Thread& self) { RotateHead(self, args); });
+  void MakeLaunch(const HeadsArgs& args, LaunchSink& sink) override {
+    Give<RotateHead<Thread>>("RunHeads", {HeadBlocks(args), kHeadThreads, kNormSharedBytes}, args,
+                             sink);
   }
-  void Launch(const GateArgs& args) override {
-    Run(ValueBlocks(uint64_t{args.rows} * args.n), kModelThreads, 0,
-        [args](Thread& self) { GateValue(self, args); });
+  void MakeLaunch(const GateArgs& args, LaunchSink& sink) override {
+    Give<GateValue<Thread>>(
+        "RunGate", {ValueBlocks(uint64_t{args.rows} * args.n), kModelThreads, 0}, args, sink);
   }
-  void Launch(const AddArgs& args) override {
-    Run(ValueBlocks(args.count), kModelThreads, 0, [args](Thread& self) { AddValue(self, args); });
+  void MakeLaunch(const AddArgs& args, LaunchSink& sink) override {
+    Give<AddValue<Thread>>("RunAdd", {ValueBlocks(args.count), kModelThreads, 0}, args, sink);
   }
-  void Launch(const ReadFloorArgs& args) override {
-    Run(kFloorBlocks, kFloorThreads, 0, [args](Thread& self) { ReadFloor(self, args); });
+  void MakeLaunch(const ReadFloorArgs& args, LaunchSink& sink) override {
+    Give<ReadFloor<Thread>>("RunReadFloor", {kFloorBlocks, kFloorThreads, 0}, args, sink);
   }
-  void Launch(const MultiplyFloorArgs& args) override {
-    Run(kFloorBlocks, kFloorThreads, 0, [args](Thread& self) { MultiplyFloor(self, args); });
+  void MakeLaunch(const MultiplyFloorArgs& args, LaunchSink& sink) override {
+    Give<MultiplyFloor<Thread>>("RunMultiplyFloor", {kFloorBlocks, kFloorThreads, 0}, args, sink);
   }
-  void Launch(const MatrixFloorArgs& args) override {
-    Run(kMatrixFloorBlocks, kMatrixFloorWarps, 0,
-        [args](Thread& self) { MatrixFloor(self, args); });
+  void MakeLaunch(const MatrixFloorArgs& args, LaunchSink& sink) override {
+    Give<MatrixFloor<Thread>>("RunMatrixFloor", {kMatrixFloorBlocks, kMatrixFloorWarps, 0}, args,
+                              sink);
+  }
+
+  void StartNow(const KernelLaunch& launch, Stream stream) override {
+    LaunchList one;
+    one.Add(launch);
+    RunList(one, stream);
+  }
+  std::unique_ptr<LaunchGraph> MakeGraph(const LaunchList& launches) override {
+    CountCall();
+    return std::make_unique<HostGraph>(*this, launches);
   }
 
  private:
+  using HostKernel = void (*)(Thread&, const void* args);
+
+  /// What starts it has the launches of that moment: later changes do not reach it.
+  class HostGraph final : public LaunchGraph {
+   public:
+    HostGraph(HostDevice& device, const LaunchList& launches)
+        : device_(device), launches_(launches) {}
+    bool Set(uint32_t at, const KernelLaunch& launch) override {
+      device_.CountCall();
+      launches_.Set(at, launch);
+      return true;
+    }
+    void Start() override { device_.RunList(launches_, Stream::kCompute); }
+
+   private:
+    HostDevice& device_;
+    LaunchList launches_;
+  };
+
+  template <class KernelOf, class Args>
+  static void RunOf(Thread& self, const Args& args) {
+    KernelOf(self, args).Run();
+  }
+  template <auto kKernel, class Args>
+  static void Run(Thread& self, const void* args) {
+    kKernel(self, *static_cast<const Args*>(args));
+  }
+  template <auto kKernel, class Args>
+  static void Give(const char* name, const Grid& grid, const Args& args, LaunchSink& sink) {
+    const HostKernel kernel = Run<kKernel, Args>;
+    sink.Take({.name = name,
+               .kernel = reinterpret_cast<AnyKernel>(kernel),
+               .grid = grid,
+               .args = &args,
+               .args_bytes = sizeof(Args)});
+  }
+
   template <Staging kStaging>
-  void Mma(const MmaArgs& args, const MmaLaunch& how) {
-    if (!how.folds) return States<kStaging>(args, how);
-    Run(how.blocks, kMmaWarps, args.shared.bytes,
-        [args](Thread& self) { MmaFolded<Thread, kStaging>(self, args).Run(); });
+  static void Mma(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink) {
+    if (!how.folds) return States<kStaging>(args, how, sink);
+    Give<RunOf<MmaFolded<Thread, kStaging>, MmaArgs>>(
+        "RunMmaFolded", {how.blocks, kMmaWarps, args.shared.bytes}, args, sink);
   }
   template <Staging kStaging>
-  void States(const MmaArgs& args, const MmaLaunch& how) {
+  static void States(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink) {
+    const Grid grid{how.blocks, kMmaWarps, args.shared.bytes};
     if (how.query_tiles == 1) {
-      Run(how.blocks, kMmaWarps, args.shared.bytes,
-          [args](Thread& self) { MmaStates<Thread, kStaging, 1>(self, args).Run(); });
+      Give<RunOf<MmaStates<Thread, kStaging, 1>, MmaArgs>>("RunMmaStates", grid, args, sink);
     } else {
-      Run(how.blocks, kMmaWarps, args.shared.bytes,
-          [args](Thread& self) { MmaStates<Thread, kStaging, kQueryTilesMax>(self, args).Run(); });
+      Give<RunOf<MmaStates<Thread, kStaging, kQueryTilesMax>, MmaArgs>>("RunMmaStates", grid, args,
+                                                                        sink);
     }
   }
 
   template <class Shape>
-  void Product(const MatmulArgs& args) {
-    Run(ProductBlocks<Shape>(args), Shape::kWarpsOfBlock, Shape::kSharedBytes,
-        [args](Thread& self) { MmaProduct<Thread, Shape>(self, args).Run(); });
+  static void Product(const MatmulArgs& args, LaunchSink& sink) {
+    Give<RunOf<MmaProduct<Thread, Shape>, MatmulArgs>>(
+        "RunMmaProduct", {ProductBlocks<Shape>(args), Shape::kWarpsOfBlock, Shape::kSharedBytes},
+        args, sink);
   }
 
   template <uint32_t kQueries>
-  void Splits(const SplitsArgs& args, const SplitsLaunch& how) {
-    Run(how.blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim),
-        [args](Thread& self) { SplitsKernel<Thread, Any, Any, kQueries>(self, args).Run(); });
+  static void Splits(const SplitsArgs& args, const SplitsLaunch& how, LaunchSink& sink) {
+    Give<RunOf<SplitsKernel<Thread, Any, Any, kQueries>, SplitsArgs>>(
+        "RunSplits", {how.blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim)}, args,
+        sink);
   }
 
-  // NOLINTEND(clang-analyzer-cplusplus.NewDeleteLeaks)
-
-  void Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
-           std::function<void(Thread&)> kernel) {
-    RunOn(Stream::kCompute, blocks, threads, shared_bytes, std::move(kernel));
-  }
-  void RunOn(Stream stream, uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
-             std::function<void(Thread&)> kernel) {
-    Do(stream, Grid(blocks, threads, shared_bytes, std::move(kernel)));
-  }
-  void RunWaiting(uint32_t blocks, uint32_t shared_bytes, std::function<void(Thread&)> kernel) {
-    Enqueue(Stream::kCompute, Grid(blocks, kBlockThreads, shared_bytes, std::move(kernel)));
-  }
-  std::function<void()> Grid(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
-                             std::function<void(Thread&)> kernel) {
-    return [=, this, kernel = std::move(kernel)] {
+  void RunList(const LaunchList& launches, Stream stream) {
+    Enqueue(stream, [this, launches] {
       MutexLock lock(mutex_);
-      grid_.Run(blocks, threads, shared_bytes, kernel);
-    };
+      for (uint32_t i = 0; i < launches.size(); ++i) {
+        const KernelLaunch launch = launches[i];
+        const auto kernel = reinterpret_cast<HostKernel>(launch.kernel);
+        grid_.Run(launch.grid.blocks, launch.grid.threads, launch.grid.shared_bytes,
+                  [&](Thread& self) { kernel(self, launch.args); });
+      }
+    });
   }
   template <typename Work>
   void Do(Stream stream, Work work) {

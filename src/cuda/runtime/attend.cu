@@ -3,8 +3,8 @@
 
 #include "cuda/kernels/fold-inl.h"
 #include "cuda/kernels/splits-inl.h"
+#include "cuda/runtime/give.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -23,41 +23,40 @@ __global__ void __launch_bounds__(kFoldThreads) RunFold(const __grid_constant__ 
 }
 
 template <class Keys, class Values, uint32_t kQueries>
-int Launch(const SplitsArgs& args, uint32_t blocks, CUstream_st* stream) {
-  return Start("RunSplits", RunSplits<Keys, Values, kQueries>,
-               {blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim)}, stream, args);
+void Launch(const SplitsArgs& args, uint32_t blocks, LaunchSink& sink) {
+  Give("RunSplits", RunSplits<Keys, Values, kQueries>,
+       {blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim)}, sink, args);
 }
 
 template <uint32_t kQueries, class Format, class... Others>
-int LaunchKnown(const SplitsArgs& args, uint32_t blocks, CUstream_st* stream) {
+void LaunchKnown(const SplitsArgs& args, uint32_t blocks, LaunchSink& sink) {
   if (args.shape.key.codec == Format::kCodec && args.shape.value.codec == Format::kCodec) {
-    return Launch<Known<Format>, Known<Format>, kQueries>(args, blocks, stream);
+    return Launch<Known<Format>, Known<Format>, kQueries>(args, blocks, sink);
   }
   if constexpr (sizeof...(Others) > 0) {
-    return LaunchKnown<kQueries, Others...>(args, blocks, stream);
+    return LaunchKnown<kQueries, Others...>(args, blocks, sink);
   } else {
-    return Launch<Any, Any, kQueries>(args, blocks, stream);
+    return Launch<Any, Any, kQueries>(args, blocks, sink);
   }
 }
 
 template <uint32_t kQueries>
-int LaunchQueries(const SplitsArgs& args, uint32_t blocks, CUstream_st* stream) {
+void LaunchQueries(const SplitsArgs& args, uint32_t blocks, LaunchSink& sink) {
   using namespace codec;
   return LaunchKnown<kQueries, F16Format, Bf16Format, Fp8E4m3, Fp8E5m2, Int8, Int4, Nf4, Fp4, Q25>(
-      args, blocks, stream);
+      args, blocks, sink);
 }
 
 }  // namespace
 
-int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* stream) {
-  if (how.queries_max <= 4) return LaunchQueries<4>(args, how.blocks, stream);
-  if (how.queries_max <= 8) return LaunchQueries<8>(args, how.blocks, stream);
-  return LaunchQueries<16>(args, how.blocks, stream);
+void LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, LaunchSink& sink) {
+  if (how.queries_max <= 4) return LaunchQueries<4>(args, how.blocks, sink);
+  if (how.queries_max <= 8) return LaunchQueries<8>(args, how.blocks, sink);
+  return LaunchQueries<16>(args, how.blocks, sink);
 }
 
-int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream) {
-  return Start("RunFold", RunFold, {vectors, kFoldThreads, FoldSharedBytes(args.value.dim)}, stream,
-               args);
+void LaunchFold(const FoldArgs& args, uint32_t vectors, LaunchSink& sink) {
+  Give("RunFold", RunFold, {vectors, kFoldThreads, FoldSharedBytes(args.value.dim)}, sink, args);
 }
 
 }  // namespace quire::cuda

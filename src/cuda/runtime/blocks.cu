@@ -2,8 +2,8 @@
 #include "cuda/kernels/checksum-inl.h"
 #include "cuda/kernels/encode-inl.h"
 #include "cuda/kernels/rows-inl.h"
+#include "cuda/runtime/give.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -33,26 +33,25 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 }  // namespace
 
-int LaunchWrite(const WriteArgs& args, CUstream_st* stream) {
-  return Start("RunWrite", RunWrite, {WriteBlocks(args), kBlockThreads, WriteSharedBytes(args)},
-               stream, args);
+void LaunchWrite(const WriteArgs& args, LaunchSink& sink) {
+  Give("RunWrite", RunWrite, {WriteBlocks(args), kBlockThreads, WriteSharedBytes(args)}, sink,
+       args);
 }
 
-int LaunchRead(const ReadArgs& args, CUstream_st* stream) {
-  return Start("RunRead", RunRead,
-               {args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim)},
-               stream, args);
+void LaunchRead(const ReadArgs& args, LaunchSink& sink) {
+  Give("RunRead", RunRead,
+       {args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim)}, sink,
+       args);
 }
 
-int LaunchEncode(const EncodeArgs& args, CUstream_st* stream) {
-  return Start("RunEncode", RunEncode, {EncodeBlocks(args), kBlockThreads, EncodeSharedBytes(args)},
-               stream, args);
+void LaunchEncode(const EncodeArgs& args, LaunchSink& sink) {
+  Give("RunEncode", RunEncode, {EncodeBlocks(args), kBlockThreads, EncodeSharedBytes(args)}, sink,
+       args);
 }
 
-int LaunchChecksum(const ChecksumArgs& args, CUstream_st* stream) {
-  return Start("RunChecksum", RunChecksum,
-               {args.blocks, kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes}, stream,
-               args);
+void LaunchChecksum(const ChecksumArgs& args, LaunchSink& sink) {
+  Give("RunChecksum", RunChecksum,
+       {args.blocks, kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes}, sink, args);
 }
 
 }  // namespace quire::cuda

@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/launched.h"
 #include "cuda/runtime/tensor_maps.h"
 
 namespace quire::cuda {
@@ -226,74 +228,85 @@ class CudaDevice final : public Device {
     return MakeTensorMap(array);
   }
 
-  void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
-    Ask();
-    Note(LaunchSplits(args, how, stream_));
+  void MakeLaunch(const SplitsArgs& args, const SplitsLaunch& how, LaunchSink& sink) override {
+    LaunchSplits(args, how, sink);
   }
-  void Launch(const MmaArgs& args, const MmaLaunch& how) override {
-    Ask();
-    Note(LaunchMma(args, how, stream_));
+  void MakeLaunch(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink) override {
+    LaunchMma(args, how, sink);
   }
-  void Launch(const FoldArgs& args, uint32_t vectors) override {
-    Ask();
-    Note(LaunchFold(args, vectors, stream_));
+  void MakeLaunch(const FoldArgs& args, uint32_t vectors, LaunchSink& sink) override {
+    LaunchFold(args, vectors, sink);
   }
-  void Launch(const WriteArgs& args) override {
+  void MakeLaunch(const WriteArgs& args, LaunchSink& sink) override { LaunchWrite(args, sink); }
+  void MakeLaunch(const ReadArgs& args, LaunchSink& sink) override { LaunchRead(args, sink); }
+  void MakeLaunch(const EncodeArgs& args, LaunchSink& sink) override { LaunchEncode(args, sink); }
+  void MakeLaunch(const ChecksumArgs& args, LaunchSink& sink) override {
+    LaunchChecksum(args, sink);
+  }
+  void MakeLaunch(const MatmulArgs& args, LaunchSink& sink) override {
+    args.mma ? LaunchMmaProduct(args, sink) : LaunchMatmul(args, sink);
+  }
+  void MakeLaunch(const EmbedArgs& args, LaunchSink& sink) override { LaunchEmbed(args, sink); }
+  void MakeLaunch(const NormArgs& args, LaunchSink& sink) override { LaunchNorm(args, sink); }
+  void MakeLaunch(const HeadsArgs& args, LaunchSink& sink) override { LaunchHeads(args, sink); }
+  void MakeLaunch(const GateArgs& args, LaunchSink& sink) override { LaunchGate(args, sink); }
+  void MakeLaunch(const AddArgs& args, LaunchSink& sink) override { LaunchAdd(args, sink); }
+  void MakeLaunch(const ReadFloorArgs& args, LaunchSink& sink) override {
+    LaunchReadFloor(args, sink);
+  }
+  void MakeLaunch(const MultiplyFloorArgs& args, LaunchSink& sink) override {
+    LaunchMultiplyFloor(args, sink);
+  }
+  void MakeLaunch(const MatrixFloorArgs& args, LaunchSink& sink) override {
+    LaunchMatrixFloor(args, sink);
+  }
+
+  void StartNow(const KernelLaunch& launch, Stream stream) override {
     Choose();
     CountCall();
-    Note(LaunchWrite(args, stream_));
+    Note(StartKernel(launch, StreamOf(stream)));
   }
-  void Launch(const ReadArgs& args) override {
-    Ask();
-    Note(LaunchRead(args, stream_));
-  }
-  void Launch(const EncodeArgs& args) override {
+  // Where CUDA makes none, launches start one by one.
+  std::unique_ptr<LaunchGraph> MakeGraph(const LaunchList& launches) override {
+    if (!makes_graphs_) return nullptr;
     Choose();
     CountCall();
-    Note(LaunchEncode(args, stream_));
-  }
-  void Launch(const ChecksumArgs& args, Stream stream) override {
-    Ask();
-    Note(LaunchChecksum(args, StreamOf(stream)));
-  }
-  void Launch(const MatmulArgs& args) override {
-    Ask();
-    Note(args.mma ? LaunchMmaProduct(args, stream_) : LaunchMatmul(args, stream_));
-  }
-  void Launch(const EmbedArgs& args) override {
-    Ask();
-    Note(LaunchEmbed(args, stream_));
-  }
-  void Launch(const NormArgs& args) override {
-    Ask();
-    Note(LaunchNorm(args, stream_));
-  }
-  void Launch(const HeadsArgs& args) override {
-    Ask();
-    Note(LaunchHeads(args, stream_));
-  }
-  void Launch(const GateArgs& args) override {
-    Ask();
-    Note(LaunchGate(args, stream_));
-  }
-  void Launch(const AddArgs& args) override {
-    Ask();
-    Note(LaunchAdd(args, stream_));
-  }
-  void Launch(const ReadFloorArgs& args) override {
-    Ask();
-    Note(LaunchReadFloor(args, stream_));
-  }
-  void Launch(const MultiplyFloorArgs& args) override {
-    Ask();
-    Note(LaunchMultiplyFloor(args, stream_));
-  }
-  void Launch(const MatrixFloorArgs& args) override {
-    Ask();
-    Note(LaunchMatrixFloor(args, stream_));
+    auto made = std::make_unique<Graph>(*this);
+    const int error = made->Make(launches);
+    if (error == cudaSuccess) return made;
+    StopGraphs(error);
+    return nullptr;
   }
 
  private:
+  class Graph final : public LaunchGraph {
+   public:
+    explicit Graph(CudaDevice& device) : device_(device) {}
+    int Make(const LaunchList& launches) { return graph_.Make(launches); }
+    bool Set(uint32_t at, const KernelLaunch& launch) override {
+      device_.Choose();
+      device_.CountCall();
+      const int error = graph_.Set(at, launch);
+      if (error != cudaSuccess) device_.StopGraphs(error);
+      return error == cudaSuccess;
+    }
+    void Start() override {
+      device_.Choose();
+      device_.CountCall();
+      device_.Note(graph_.Start(device_.stream_));
+    }
+
+   private:
+    CudaDevice& device_;
+    CudaGraph graph_;
+  };
+
+  void StopGraphs(int error) {
+    makes_graphs_ = false;
+    LogWarn("cuda:{}: no graph of a pass, its kernels are launched one by one: {}", number_,
+            cudaGetErrorString(static_cast<cudaError_t>(error)));
+  }
+
   // Other code of the thread may have chosen another device.
   void Choose() const { cudaSetDevice(number_); }
   void Enter() {
@@ -332,6 +345,9 @@ class CudaDevice final : public Device {
   const cudaStream_t stream_;  // of kCompute
   FirstError error_;
   PinnedAllocator pinned_;
+  // Not with QUIRE_CUDA_SYNC=1: a graph would not say whose error it is. Changed by calls of one
+  // thread at a time (LaunchStarter).
+  bool makes_graphs_ = !WaitsForEach();
 };
 
 uint32_t CapabilityOf(const cudaDeviceProp& properties) {

@@ -36,11 +36,13 @@ TEST(CudaDevices, OneThatIsAskedForAndNotThereFailsTheTest) {
 }
 
 TEST(CudaLaunches, TheFirstErrorIsToldWithItsKernel) {
-  const Grid grid{.blocks = 3, .threads = 128, .shared_bytes = 4096};
+  const auto launch = [](const char* name) {
+    return KernelLaunch{.name = name, .grid = {.blocks = 3, .threads = 128, .shared_bytes = 4096}};
+  };
   testing::internal::CaptureStderr();
-  EXPECT_EQ(Launched("RunFirst", grid, cudaErrorInvalidConfiguration, nullptr),
+  EXPECT_EQ(Launched(launch("RunFirst"), cudaErrorInvalidConfiguration, nullptr),
             cudaErrorInvalidConfiguration);
-  EXPECT_EQ(Launched("RunSecond", grid, cudaErrorLaunchFailure, nullptr), cudaErrorLaunchFailure);
+  EXPECT_EQ(Launched(launch("RunSecond"), cudaErrorLaunchFailure, nullptr), cudaErrorLaunchFailure);
   const std::string told = testing::internal::GetCapturedStderr();
   EXPECT_NE(told.find("RunFirst in 3 blocks of 128 threads with 4096 bytes of shared memory: " +
                       std::string(cudaGetErrorString(cudaErrorInvalidConfiguration))),

@@ -1,7 +1,7 @@
 // The floors of the benches as device code.
 #include "cuda/kernels/floors-inl.h"
+#include "cuda/runtime/give.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -27,18 +27,17 @@ __global__ void __launch_bounds__(kMatrixFloorWarps* kWarpLanes)
 
 }  // namespace
 
-int LaunchReadFloor(const ReadFloorArgs& args, CUstream_st* stream) {
-  return Start("RunReadFloor", RunReadFloor, {kFloorBlocks, kFloorThreads, 0}, stream, args);
+void LaunchReadFloor(const ReadFloorArgs& args, LaunchSink& sink) {
+  Give("RunReadFloor", RunReadFloor, {kFloorBlocks, kFloorThreads, 0}, sink, args);
 }
 
-int LaunchMultiplyFloor(const MultiplyFloorArgs& args, CUstream_st* stream) {
-  return Start("RunMultiplyFloor", RunMultiplyFloor, {kFloorBlocks, kFloorThreads, 0}, stream,
-               args);
+void LaunchMultiplyFloor(const MultiplyFloorArgs& args, LaunchSink& sink) {
+  Give("RunMultiplyFloor", RunMultiplyFloor, {kFloorBlocks, kFloorThreads, 0}, sink, args);
 }
 
-int LaunchMatrixFloor(const MatrixFloorArgs& args, CUstream_st* stream) {
-  return Start("RunMatrixFloor", RunMatrixFloor,
-               {kMatrixFloorBlocks, kMatrixFloorWarps * kWarpLanes, 0}, stream, args);
+void LaunchMatrixFloor(const MatrixFloorArgs& args, LaunchSink& sink) {
+  Give("RunMatrixFloor", RunMatrixFloor, {kMatrixFloorBlocks, kMatrixFloorWarps * kWarpLanes, 0},
+       sink, args);
 }
 
 }  // namespace quire::cuda

@@ -44,14 +44,14 @@ class KernelLister {
         // Pairs of codecs that differ, and f32, have one kernel together.
         Add(fmt::format("{}, {} query vectors", codec == Codec::kF32 ? "any" : CodecName(codec),
                         queries),
-            [&] {
-              return LaunchSplits({.shape = ShapeOf(codec)}, {.blocks = 1, .queries_max = queries},
-                                  nullptr);
+            [&](LaunchSink& sink) {
+              LaunchSplits({.shape = ShapeOf(codec)}, {.blocks = 1, .queries_max = queries}, sink);
             });
       }
     }
-    Add("",
-        [] { return LaunchFold({.value = LayoutOf(Codec::kF16, InnerAxis::kDim)}, 1, nullptr); });
+    Add("", [](LaunchSink& sink) {
+      LaunchFold({.value = LayoutOf(Codec::kF16, InnerAxis::kDim)}, 1, sink);
+    });
   }
 
   void MatrixAttention(bool bulk_copies) {
@@ -65,28 +65,30 @@ class KernelLister {
           Way{Staging::kCodes, "codes", Codec::kInt8}}) {
       if (way.staging == Staging::kBulk && !bulk_copies) continue;
       for (const uint32_t tiles : {1u, kQueryTilesMax}) {
-        Add(fmt::format("{}, {} query vectors", way.name, tiles * kMmaColumns), [&] {
-          return LaunchMatrix(way.codec, {.staging = way.staging, .query_tiles = tiles});
-        });
+        Add(fmt::format("{}, {} query vectors", way.name, tiles * kMmaColumns),
+            [&](LaunchSink& sink) {
+              LaunchMatrix(way.codec, {.staging = way.staging, .query_tiles = tiles}, sink);
+            });
       }
       if (way.staging == Staging::kCodes) continue;  // no block folds
-      Add(way.name,
-          [&] { return LaunchMatrix(way.codec, {.folds = true, .staging = way.staging}); });
+      Add(way.name, [&](LaunchSink& sink) {
+        LaunchMatrix(way.codec, {.folds = true, .staging = way.staging}, sink);
+      });
     }
   }
 
   void Blocks() {
     WriteArgs write{.stream_count = 1, .heads_max = kHeads};
     write.streams[0] = {.layout = LayoutOf(Codec::kF16, InnerAxis::kDim), .dtype = Codec::kF32};
-    Add("", [&] { return LaunchWrite(write, nullptr); });
-    Add("", [] {
-      return LaunchRead({.stream = LayoutOf(Codec::kF16, InnerAxis::kDim), .tokens = 1}, nullptr);
+    Add("", [&](LaunchSink& sink) { LaunchWrite(write, sink); });
+    Add("", [](LaunchSink& sink) {
+      LaunchRead({.stream = LayoutOf(Codec::kF16, InnerAxis::kDim), .tokens = 1}, sink);
     });
     EncodeArgs encode{.stream_count = 1};
     encode.streams[0] = {.open = LayoutOf(Codec::kF16, InnerAxis::kDim),
                          .sealed = LayoutOf(Codec::kInt8, InnerAxis::kDim)};
-    Add("", [&] { return LaunchEncode(encode, nullptr); });
-    Add("", [] { return LaunchChecksum({.blocks = 1}, nullptr); });
+    Add("", [&](LaunchSink& sink) { LaunchEncode(encode, sink); });
+    Add("", [](LaunchSink& sink) { LaunchChecksum({.blocks = 1}, sink); });
   }
 
   void Model() {
@@ -94,16 +96,16 @@ class KernelLister {
       return MatmulArgs{
           .w = {.n = kDim, .k = kDim, .type = Round::kBf16}, .rows = rows, .mma = mma};
     };
-    Add("", [&] { return LaunchMatmul(product(kMatmulRows, false), nullptr); });
+    Add("", [&](LaunchSink& sink) { LaunchMatmul(product(kMatmulRows, false), sink); });
     for (const uint32_t rows : {16u, 32u, 64u, 128u}) {
       Add(fmt::format("{} rows", rows),
-          [&] { return LaunchMmaProduct(product(rows, true), nullptr); });
+          [&](LaunchSink& sink) { LaunchMmaProduct(product(rows, true), sink); });
     }
-    Add("", [] { return LaunchEmbed({.rows = 1}, nullptr); });
-    Add("", [] { return LaunchNorm({.n = kDim, .rows = 1}, nullptr); });
-    Add("", [] { return LaunchHeads({.rows = 1, .head_dim = kDim}, nullptr); });
-    Add("", [] { return LaunchGate({.n = kDim, .rows = 1}, nullptr); });
-    Add("", [] { return LaunchAdd({.count = kDim}, nullptr); });
+    Add("", [](LaunchSink& sink) { LaunchEmbed({.rows = 1}, sink); });
+    Add("", [](LaunchSink& sink) { LaunchNorm({.n = kDim, .rows = 1}, sink); });
+    Add("", [](LaunchSink& sink) { LaunchHeads({.rows = 1, .head_dim = kDim}, sink); });
+    Add("", [](LaunchSink& sink) { LaunchGate({.n = kDim, .rows = 1}, sink); });
+    Add("", [](LaunchSink& sink) { LaunchAdd({.count = kDim}, sink); });
   }
 
   Result<std::vector<ListedKernel>> Take(uint32_t device) {
@@ -116,16 +118,17 @@ class KernelLister {
   }
 
  private:
-  static int LaunchMatrix(Codec codec, MmaLaunch how) {
+  static void LaunchMatrix(Codec codec, MmaLaunch how, LaunchSink& sink) {
     how.blocks = 1;
     MmaArgs args{.splits = {.shape = ShapeOf(codec)}, .blocks = 1};
     args.shared = SharedOf(args.splits.shape, how.folds, how.staging, how.query_tiles);
-    return LaunchMma(args, how, nullptr);
+    LaunchMma(args, how, sink);
   }
 
-  void Add(const std::string& of, const std::function<int()>& launch) {
+  void Add(const std::string& of, const std::function<void(LaunchSink&)>& launch) {
     ListedLaunches listed;
-    if (const int error = launch(); error != cudaSuccess && error_ == cudaSuccess) error_ = error;
+    launch(listed);
+    if (error_ == cudaSuccess) error_ = listed.error();
     for (const KernelUse& use : listed.uses()) {
       kernels_.push_back(
           {.name = use.name,
@@ -140,7 +143,7 @@ class KernelLister {
   }
 
   const uint32_t threads_of_processor_;
-  int error_ = cudaSuccess;
+  int error_ = cudaSuccess;  // the first one
   std::vector<ListedKernel> kernels_;
 };
 

@@ -1,35 +1,34 @@
-// Starts kernels on a CUDA stream: the interface between .cu files and the rest.
+// Launches of kernels: the interface between .cu files and the rest.
 #ifndef QUIRE_CUDA_RUNTIME_LAUNCH_H_
 #define QUIRE_CUDA_RUNTIME_LAUNCH_H_
 
+#include "cuda/kernel_launch.h"
 #include "cuda/kernels/attend.h"
 #include "cuda/kernels/blocks.h"
 #include "cuda/kernels/floors.h"
 #include "cuda/kernels/mma_attend.h"
 #include "cuda/kernels/model.h"
 
-struct CUstream_st;
-
 namespace quire::cuda {
 
-// Each returns the result of Launched (cuda/runtime/launched.h); 0: the launch is enqueued.
-int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* stream);
-int LaunchMma(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream);
-int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream);
-int LaunchWrite(const WriteArgs& args, CUstream_st* stream);
-int LaunchRead(const ReadArgs& args, CUstream_st* stream);
-int LaunchEncode(const EncodeArgs& args, CUstream_st* stream);
-int LaunchChecksum(const ChecksumArgs& args, CUstream_st* stream);
-int LaunchMatmul(const MatmulArgs& args, CUstream_st* stream);
-int LaunchMmaProduct(const MatmulArgs& args, CUstream_st* stream);
-int LaunchEmbed(const EmbedArgs& args, CUstream_st* stream);
-int LaunchNorm(const NormArgs& args, CUstream_st* stream);
-int LaunchHeads(const HeadsArgs& args, CUstream_st* stream);
-int LaunchGate(const GateArgs& args, CUstream_st* stream);
-int LaunchAdd(const AddArgs& args, CUstream_st* stream);
-int LaunchReadFloor(const ReadFloorArgs& args, CUstream_st* stream);
-int LaunchMultiplyFloor(const MultiplyFloorArgs& args, CUstream_st* stream);
-int LaunchMatrixFloor(const MatrixFloorArgs& args, CUstream_st* stream);
+// Each gives its launch to the sink, once.
+void LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, LaunchSink& sink);
+void LaunchMma(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink);
+void LaunchFold(const FoldArgs& args, uint32_t vectors, LaunchSink& sink);
+void LaunchWrite(const WriteArgs& args, LaunchSink& sink);
+void LaunchRead(const ReadArgs& args, LaunchSink& sink);
+void LaunchEncode(const EncodeArgs& args, LaunchSink& sink);
+void LaunchChecksum(const ChecksumArgs& args, LaunchSink& sink);
+void LaunchMatmul(const MatmulArgs& args, LaunchSink& sink);
+void LaunchMmaProduct(const MatmulArgs& args, LaunchSink& sink);
+void LaunchEmbed(const EmbedArgs& args, LaunchSink& sink);
+void LaunchNorm(const NormArgs& args, LaunchSink& sink);
+void LaunchHeads(const HeadsArgs& args, LaunchSink& sink);
+void LaunchGate(const GateArgs& args, LaunchSink& sink);
+void LaunchAdd(const AddArgs& args, LaunchSink& sink);
+void LaunchReadFloor(const ReadFloorArgs& args, LaunchSink& sink);
+void LaunchMultiplyFloor(const MultiplyFloorArgs& args, LaunchSink& sink);
+void LaunchMatrixFloor(const MatrixFloorArgs& args, LaunchSink& sink);
 
 }  // namespace quire::cuda
 

@@ -1,20 +1,43 @@
-// The result of a kernel's launch, and what a device has of the kernel. For .cu files: no header
-// here needs std::expected.
+// What becomes of launches on CUDA: they start, alone or as a graph, or are listed.
 #ifndef QUIRE_CUDA_RUNTIME_LAUNCHED_H_
 #define QUIRE_CUDA_RUNTIME_LAUNCHED_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
+
+#include "cuda/kernel_launch.h"
+#include "cuda/pass_launches.h"
 
 struct CUstream_st;
 
 namespace quire::cuda {
 
-/// The size of one launch.
-struct Grid {
-  uint32_t blocks = 0;
-  uint32_t threads = 0;  // of each block
-  uint32_t shared_bytes = 0;
+/// Enqueues a kernel. With QUIRE_CUDA_SYNC=1 waits for the stream, so the result is the kernel's.
+/// Returns CUDA's error. The first error of the process is logged with the launch: later ones
+/// follow from it.
+int StartKernel(const KernelLaunch& launch, CUstream_st* stream);
+/// The second half of StartKernel: `error` is CUDA's result of the launch.
+int Launched(const KernelLaunch& launch, int error, CUstream_st* stream);
+/// Whether each kernel is waited for: QUIRE_CUDA_SYNC=1.
+bool WaitsForEach();
+
+/// Launches as a CUDA graph.
+class CudaGraph {
+ public:
+  CudaGraph() = default;
+  ~CudaGraph();
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  // Each returns CUDA's error.
+  int Make(const LaunchList& launches);
+  int Set(uint32_t at, const KernelLaunch& launch);
+  int Start(CUstream_st* stream);
+
+ private:
+  struct Handles;
+  std::unique_ptr<Handles> handles_;
 };
 
 /// A kernel as a device has it, in blocks of threads of one launch.
@@ -26,30 +49,19 @@ struct KernelUse {
   uint32_t blocks_of_processor = 0;  // that one runs at once
 };
 
-/// While it lives, launches by its thread start nothing: it has what they would have started.
-class ListedLaunches {
+/// Starts nothing: it has what would have started.
+class ListedLaunches final : public LaunchSink {
  public:
-  ListedLaunches();
-  ~ListedLaunches();
-  ListedLaunches(const ListedLaunches&) = delete;
-  ListedLaunches& operator=(const ListedLaunches&) = delete;
+  void Take(const KernelLaunch& launch) override;
 
   const std::vector<KernelUse>& uses() const { return uses_; }
-
-  /// Of the calling thread; null: its launches start kernels.
-  static ListedLaunches* Current();
-  /// Returns `error`, CUDA's result of what was asked of `kernel` before, or that of questions
-  /// about it.
-  int Add(const char* name, const void* kernel, const Grid& grid, int error);
+  /// CUDA's first error; the launch is not among the uses.
+  int error() const { return error_; }
 
  private:
   std::vector<KernelUse> uses_;
+  int error_ = 0;
 };
-
-/// Returns `error`, CUDA's result of a launch; with QUIRE_CUDA_SYNC=1 waits for `stream` and
-/// returns the kernel's result. The first error of the process is logged with the launch: later
-/// ones follow from it.
-int Launched(const char* kernel, const Grid& grid, int error, CUstream_st* stream);
 
 }  // namespace quire::cuda
 

@@ -3,8 +3,8 @@
 // they go, and no block folds.
 #include "cuda/kernels/mma_folded-inl.h"
 #include "cuda/kernels/mma_states-inl.h"
+#include "cuda/runtime/give.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -42,29 +42,30 @@ __global__ void __launch_bounds__(kThreads, BlocksOf(kTiles))
 }
 
 template <Staging kStaging>
-int LaunchStates(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
+void LaunchStates(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink) {
   const Grid grid{how.blocks, kThreads, args.shared.bytes};
-  return how.query_tiles == 1
-             ? Start("RunMmaStates", RunMmaStates<kStaging, 1>, grid, stream, args)
-             : Start("RunMmaStates", RunMmaStates<kStaging, kQueryTilesMax>, grid, stream, args);
+  if (how.query_tiles == 1) {
+    Give("RunMmaStates", RunMmaStates<kStaging, 1>, grid, sink, args);
+  } else {
+    Give("RunMmaStates", RunMmaStates<kStaging, kQueryTilesMax>, grid, sink, args);
+  }
 }
 
 template <Staging kStaging>
-int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  if (!how.folds) return LaunchStates<kStaging>(args, how, stream);
+void Launch(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink) {
+  if (!how.folds) return LaunchStates<kStaging>(args, how, sink);
   const Grid grid{how.blocks, kThreads, args.shared.bytes};
-  return Start("RunMmaFolded", RunMmaFolded<kStaging>, grid, stream, args);
+  Give("RunMmaFolded", RunMmaFolded<kStaging>, grid, sink, args);
 }
 
 }  // namespace
 
-int LaunchMma(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
+void LaunchMma(const MmaArgs& args, const MmaLaunch& how, LaunchSink& sink) {
   switch (how.staging) {
-    case Staging::kCodes: return LaunchStates<Staging::kCodes>(args, how, stream);
-    case Staging::kCopied: return Launch<Staging::kCopied>(args, how, stream);
-    case Staging::kBulk: return Launch<Staging::kBulk>(args, how, stream);
+    case Staging::kCodes: return LaunchStates<Staging::kCodes>(args, how, sink);
+    case Staging::kCopied: return Launch<Staging::kCopied>(args, how, sink);
+    case Staging::kBulk: return Launch<Staging::kBulk>(args, how, sink);
   }
-  return cudaErrorInvalidValue;
 }
 
 }  // namespace quire::cuda

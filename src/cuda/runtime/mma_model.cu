@@ -1,7 +1,7 @@
 // The products of a model's pass in matrix instructions, as device code.
 #include "cuda/kernels/mma_product-inl.h"
+#include "cuda/runtime/give.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -15,17 +15,16 @@ __global__ void __launch_bounds__(Shape::kWarpsOfBlock* kWarpLanes)
 }
 
 template <class Shape>
-int Launch(const MatmulArgs& args, CUstream_st* stream) {
-  return Start("RunMmaProduct", RunMmaProduct<Shape>,
-               {ProductBlocks<Shape>(args), Shape::kWarpsOfBlock * kWarpLanes, Shape::kSharedBytes},
-               stream, args);
+void Launch(const MatmulArgs& args, LaunchSink& sink) {
+  Give("RunMmaProduct", RunMmaProduct<Shape>,
+       {ProductBlocks<Shape>(args), Shape::kWarpsOfBlock * kWarpLanes, Shape::kSharedBytes}, sink,
+       args);
 }
 
 }  // namespace
 
-int LaunchMmaProduct(const MatmulArgs& args, CUstream_st* stream) {
-  return WithProductShape(args.rows,
-                          [&](auto shape) { return Launch<decltype(shape)>(args, stream); });
+void LaunchMmaProduct(const MatmulArgs& args, LaunchSink& sink) {
+  WithProductShape(args.rows, [&](auto shape) { Launch<decltype(shape)>(args, sink); });
 }
 
 }  // namespace quire::cuda

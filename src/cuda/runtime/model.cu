@@ -1,7 +1,7 @@
 // The kernels of a model's pass as device code.
 #include "cuda/kernels/model-inl.h"
+#include "cuda/runtime/give.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -40,31 +40,30 @@ __global__ void __launch_bounds__(kModelThreads) RunAdd(const __grid_constant__ 
 
 }  // namespace
 
-int LaunchMatmul(const MatmulArgs& args, CUstream_st* stream) {
-  return Start("RunMatmul", RunMatmul, {MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes},
-               stream, args);
+void LaunchMatmul(const MatmulArgs& args, LaunchSink& sink) {
+  Give("RunMatmul", RunMatmul, {MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes}, sink,
+       args);
 }
 
-int LaunchEmbed(const EmbedArgs& args, CUstream_st* stream) {
-  return Start("RunEmbed", RunEmbed, {args.rows, kModelThreads, 0}, stream, args);
+void LaunchEmbed(const EmbedArgs& args, LaunchSink& sink) {
+  Give("RunEmbed", RunEmbed, {args.rows, kModelThreads, 0}, sink, args);
 }
 
-int LaunchNorm(const NormArgs& args, CUstream_st* stream) {
-  return Start("RunNorm", RunNorm, {args.rows, kModelThreads, kNormSharedBytes}, stream, args);
+void LaunchNorm(const NormArgs& args, LaunchSink& sink) {
+  Give("RunNorm", RunNorm, {args.rows, kModelThreads, kNormSharedBytes}, sink, args);
 }
 
-int LaunchHeads(const HeadsArgs& args, CUstream_st* stream) {
-  return Start("RunHeads", RunHeads, {HeadBlocks(args), kHeadThreads, kNormSharedBytes}, stream,
-               args);
+void LaunchHeads(const HeadsArgs& args, LaunchSink& sink) {
+  Give("RunHeads", RunHeads, {HeadBlocks(args), kHeadThreads, kNormSharedBytes}, sink, args);
 }
 
-int LaunchGate(const GateArgs& args, CUstream_st* stream) {
-  return Start("RunGate", RunGate, {ValueBlocks(uint64_t{args.rows} * args.n), kModelThreads, 0},
-               stream, args);
+void LaunchGate(const GateArgs& args, LaunchSink& sink) {
+  Give("RunGate", RunGate, {ValueBlocks(uint64_t{args.rows} * args.n), kModelThreads, 0}, sink,
+       args);
 }
 
-int LaunchAdd(const AddArgs& args, CUstream_st* stream) {
-  return Start("RunAdd", RunAdd, {ValueBlocks(args.count), kModelThreads, 0}, stream, args);
+void LaunchAdd(const AddArgs& args, LaunchSink& sink) {
+  Give("RunAdd", RunAdd, {ValueBlocks(args.count), kModelThreads, 0}, sink, args);
 }
 
 }  // namespace quire::cuda

@@ -1,0 +1,108 @@
+// Launches of a model's pass, which wait for each other and start together: a launch takes the host
+// some microseconds, and a token of a small model is hundreds of kernels of a few microseconds.
+// Passes repeat each other, so what was started one by one twice is a graph from then on.
+#ifndef QUIRE_CUDA_PASS_LAUNCHES_H_
+#define QUIRE_CUDA_PASS_LAUNCHES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cuda/kernel_launch.h"
+
+namespace quire::cuda {
+
+/// Launches, one after the other, with copies of their arguments.
+class LaunchList {
+ public:
+  void Add(const KernelLaunch& launch);
+  void Clear();
+  uint32_t size() const { return static_cast<uint32_t>(launches_.size()); }
+  bool empty() const { return launches_.empty(); }
+  /// Its arguments are valid until the next Add or Clear.
+  KernelLaunch operator[](uint32_t at) const;
+  /// As many launches, each of the same kernel as there.
+  bool HasKernelsOf(const LaunchList& other) const;
+  /// Whether one launch has the size and the arguments that it has there.
+  /// Needs: HasKernelsOf(other)
+  bool IsSame(uint32_t at, const LaunchList& other) const;
+  /// Puts one in the place of a launch of the same kernel.
+  void Set(uint32_t at, const KernelLaunch& launch);
+
+ private:
+  struct alignas(64) Line {  // what a tensor map among arguments needs
+    std::byte bytes[64];
+  };
+  struct Kept {
+    KernelLaunch launch{};
+    size_t line = 0;  // the first of its arguments
+  };
+  std::vector<Kept> launches_;
+  std::vector<Line> lines_;
+};
+
+/// Launches that a device starts together, one after the other on kCompute.
+class LaunchGraph {
+ public:
+  virtual ~LaunchGraph() = default;
+  /// Later starts have this launch, of the same kernel, in the place of number `at`. False: it
+  /// cannot be changed so, and the graph is of no use any more.
+  virtual bool Set(uint32_t at, const KernelLaunch& launch) = 0;
+  virtual void Start() = 0;
+};
+
+/// What starts launches on a device.
+class LaunchStarter {
+ public:
+  virtual ~LaunchStarter() = default;
+  virtual void StartNow(const KernelLaunch& launch, Stream stream) = 0;
+  /// Null: the device has none.
+  virtual std::unique_ptr<LaunchGraph> MakeGraph(const LaunchList& launches) = 0;
+};
+
+/// The launches of one pass after the other. They start in lists: the end of one is where the pass
+/// asks for something that is no launch, or is kListMax launches from its beginning or from a
+/// multiple of them. A list with the kernels that the list before had which began at the same place
+/// of its pass becomes a graph; later ones start as that graph, of which only those launches are set
+/// anew that differ.
+///
+/// Threads: one at a time
+class PassLaunches {
+ public:
+  static constexpr uint32_t kListMax = 64;
+
+  /// The next launch is the first of a pass.
+  /// Needs: none wait
+  void Begin() {
+    begin_ = 0;
+    is_cut_ = false;
+  }
+  /// Starts what waits when the list is full.
+  void Add(const KernelLaunch& launch, LaunchStarter& starter);
+  /// Starts what waits. `cut`: where other passes go on, so what starts now is no list of theirs.
+  void StartAll(LaunchStarter& starter, bool cut);
+
+ private:
+  static constexpr size_t kSeenMax = 256;
+
+  /// Lists that began after so many launches of a pass.
+  struct Seen {
+    LaunchList last{};  // the last one, unless it started as the graph
+    LaunchList in_graph{};
+    std::unique_ptr<LaunchGraph> graph{};
+  };
+
+  bool StartTogether(LaunchStarter& starter);
+  bool SetChanged(Seen& seen) const;
+
+  LaunchList waiting_;
+  uint32_t begin_ = 0;   // launches of the pass before the list
+  bool is_cut_ = false;  // the list before ended where other passes go on
+  std::map<uint32_t, Seen> seen_;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_PASS_LAUNCHES_H_
