@@ -94,6 +94,8 @@ std::vector<Case> DeviceModelCases(cuda::Backend& backend);
 std::vector<Case> DeviceTierCases(cuda::Backend& backend);
 /// A request beside one that streams; part of StreamCases.
 std::vector<Case> StreamBesideCases(const Options& options);
+/// The host's work for a step on a device; part of ModelCases.
+std::vector<Case> HostOfStepCases();
 /// The host's work for moves of a device; part of TierCases.
 std::vector<Case> HostOfMoveCases();
 

@@ -14,6 +14,7 @@
 #include "bench/sequence.h"
 #include "bench/shapes.h"
 #include "cuda/backend.h"
+#include "cuda/host/host_device.h"
 #include "cuda/kernels/floors.h"
 #include "model/model.h"
 #include "model/random_model.h"
@@ -62,11 +63,11 @@ class Batch {
         sink_(backend.device()) {}
 
   uint64_t bytes() const { return bytes_; }
-  /// Launches, copies and zeros of a step.
+  /// What a step asks the device for when it repeats those before it.
   uint64_t Calls() {
-    Decode(0);
+    for (uint32_t at = 0; at + 1 < kDecoded; ++at) Decode(at);
     const uint64_t before = device_.calls();
-    Decode(1);
+    Decode(kDecoded - 1);
     return device_.calls() - before;
   }
 
@@ -147,7 +148,56 @@ Result<Subject> Step(cuda::Backend& backend, const StepShape& of) {
                .floor = [=](uint32_t) { return batch->Read(); }};
 }
 
+/// A batch on a device that does nothing.
+struct IdleBatch {
+  std::unique_ptr<cuda::Backend> backend;
+  std::shared_ptr<Batch> batch;
+};
+Result<IdleBatch> OnIdleDevice(const StepShape& of, bool graphs) {
+  IdleBatch made;
+  QUIRE_ASSIGN(made.backend,
+               cuda::Backend::Make("idle", cuda::MakeIdleDevice(), /*driver=*/nullptr,
+                                   {.arithmetic = cuda::Arithmetic::kMma16, .graphs = graphs}));
+  QUIRE_ASSIGN(made.batch, Batch::Create(*made.backend, of));
+  return made;
+}
+
+Result<Subject> HostOfStep(const StepShape& of) {
+  QUIRE_ASSIGN(auto together, OnIdleDevice(of, /*graphs=*/true));
+  QUIRE_ASSIGN(auto single, OnIdleDevice(of, /*graphs=*/false));
+  const uint64_t calls = together.batch->Calls();
+  const uint64_t single_calls = single.batch->Calls();
+  const auto kept =
+      std::make_shared<std::pair<IdleBatch, IdleBatch>>(std::move(together), std::move(single));
+  return Timed{.unit = "us/step",
+               .less_is_better = true,
+               .amount = 1e6 / kDecoded,
+               .places = kDecoded,
+               .slice = fmt::format("1 token of {} sequences after {} tokens, {} layers, on a "
+                                    "device that does nothing: {} calls",
+                                    of.batch, of.depth, of.config.layers, calls),
+               .work = [=](uint32_t token) { return kept->first.batch->Decode(token); },
+               .floor = [=](uint32_t token) { return kept->second.batch->Decode(token); },
+               .note =
+                   [=] {
+                     return fmt::format(
+                         "without graphs, {} calls; what CUDA needs for a call comes "
+                         "on top of both",
+                         single_calls);
+                   }};
+}
+
 }  // namespace
+
+std::vector<Case> HostOfStepCases() {
+  std::vector<Case> cases;
+  for (const uint32_t batch : {1u, 32u}) {
+    const StepShape of{.config = LargeShape(kModelLayers), .depth = 4096, .batch = batch};
+    cases.push_back({.name = fmt::format("host_of_step/bf16/{}/b{}", of.depth, batch),
+                     .prepare = [=] { return HostOfStep(of); }});
+  }
+  return cases;
+}
 
 std::vector<Case> DeviceModelCases(cuda::Backend& backend) {
   const bool emulated = backend.device().target() == "host";

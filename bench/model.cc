@@ -333,6 +333,7 @@ std::vector<Case> ModelCases(const Options& options) {
       }
     }
   }
+  for (Case& each : HostOfStepCases()) cases.push_back(std::move(each));
   return cases;
 }
 

@@ -44,7 +44,7 @@ void LaunchList::Set(uint32_t at, const KernelLaunch& launch) {
 
 void PassLaunches::Add(const KernelLaunch& launch, LaunchStarter& starter) {
   waiting_.Add(launch);
-  if ((begin_ + waiting_.size()) % kListMax == 0) StartAll(starter, /*cut=*/false);
+  if (IsEnd(begin_ + waiting_.size())) StartAll(starter, /*cut=*/false);
 }
 
 void PassLaunches::StartAll(LaunchStarter& starter, bool cut) {
@@ -55,7 +55,7 @@ void PassLaunches::StartAll(LaunchStarter& starter, bool cut) {
     for (uint32_t i = 0; i < count; ++i) starter.StartNow(waiting_[i], Stream::kCompute);
   }
   begin_ += count;
-  is_cut_ = (cut || is_cut_) && begin_ % kListMax != 0;
+  is_cut_ = (cut || is_cut_) && !IsEnd(begin_);
   waiting_.Clear();
 }
 

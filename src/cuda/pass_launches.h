@@ -4,6 +4,7 @@
 #ifndef QUIRE_CUDA_PASS_LAUNCHES_H_
 #define QUIRE_CUDA_PASS_LAUNCHES_H_
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -62,9 +63,9 @@ class LaunchStarter {
   virtual std::unique_ptr<LaunchGraph> MakeGraph(const LaunchList& launches) = 0;
 };
 
-/// The launches of one pass after the other. They start in lists: the end of one is where the pass
-/// asks for something that is no launch, or is kListMax launches from its beginning or from a
-/// multiple of them. A list with the kernels that the list before had which began at the same place
+/// The launches of one pass after the other. They start in lists: one ends where the pass asks for
+/// something that is no launch, and where it has launched 16, 32 or a multiple of kListMax. (The
+/// first ones are short, so that the device begins soon.) A list with the kernels that the list before had which began at the same place
 /// of its pass becomes a graph; later ones start as that graph, of which only those launches are set
 /// anew that differ.
 ///
@@ -85,8 +86,6 @@ class PassLaunches {
   void StartAll(LaunchStarter& starter, bool cut);
 
  private:
-  static constexpr size_t kSeenMax = 256;
-
   /// Lists that began after so many launches of a pass.
   struct Seen {
     LaunchList last{};  // the last one, unless it started as the graph
@@ -94,6 +93,12 @@ class PassLaunches {
     std::unique_ptr<LaunchGraph> graph{};
   };
 
+  static constexpr uint32_t kFirstList = 16;
+  static constexpr size_t kSeenMax = 256;
+
+  static bool IsEnd(uint32_t launches) {
+    return launches % kListMax == 0 || (launches >= kFirstList && std::has_single_bit(launches));
+  }
   bool StartTogether(LaunchStarter& starter);
   bool SetChanged(Seen& seen) const;
 

@@ -16,6 +16,9 @@ namespace quire::cuda {
 /// Lifetime: `streams` must outlive it
 std::unique_ptr<Device> MakeHostDevice(LateStreams* streams = nullptr, bool reaches_host = true);
 
+/// One that is asked and does nothing: to measure the host's own work. Its memory is not touched.
+std::unique_ptr<Device> MakeIdleDevice();
+
 /// Memory that such a device has given and not got back.
 uint64_t AllocatedBytes(const Device& device);
 
