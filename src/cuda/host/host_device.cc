@@ -4,14 +4,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <iterator>
-#include <map>
 #include <new>
 #include <utility>
 #include <vector>
 
 #include "base/bits.h"
 #include "base/mutex.h"
+#include "cuda/allocations.h"
 #include "cuda/host/host_grid.h"
 #include "cuda/kernels/checksum-inl.h"
 #include "cuda/kernels/encode-inl.h"
@@ -49,8 +48,7 @@ class HostDevice final : public Device {
     void* const memory = std::aligned_alloc(kAlignment, RoundUp(bytes, kAlignment));
     if (memory == nullptr) return Fail(ErrorCode::kNoSpace, "no memory for a device");
     if (!is_idle_) std::memset(memory, 0xff, bytes);
-    MutexLock lock(mutex_);
-    allocated_[memory] = bytes;
+    allocations_.Add(memory, bytes);
     return memory;
   }
   void Free(void* memory) override {
@@ -58,23 +56,11 @@ class HostDevice final : public Device {
     LaunchWaiting();
     // A device that failed still frees.
     if (streams_ != nullptr) streams_->RunUpTo(streams_->Now(Number(Stream::kCompute)));
-    MutexLock lock(mutex_);
-    allocated_.erase(memory);
+    allocations_.Remove(memory);
     std::free(memory);
   }
-  bool Owns(const void* address) const override {
-    MutexLock lock(mutex_);
-    const auto after = allocated_.upper_bound(address);
-    if (after == allocated_.begin()) return false;
-    const auto& [begin, bytes] = *std::prev(after);
-    return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(begin) + bytes;
-  }
-  uint64_t allocated_bytes() const {
-    MutexLock lock(mutex_);
-    uint64_t sum = 0;
-    for (const auto& [memory, bytes] : allocated_) sum += bytes;
-    return sum;
-  }
+  bool Owns(const void* address) const override { return allocations_.Contains(address); }
+  uint64_t allocated_bytes() const { return allocations_.bytes(); }
   HostAllocator& host_allocator() override { return PlainHostAllocator(); }
   bool Reaches(const HostBuffer&) const override { return reaches_host_; }
 
@@ -314,9 +300,9 @@ class HostDevice final : public Device {
   LateStreams* const streams_;  // null: everything is done at once
   const bool reaches_host_;
   const bool is_idle_;
-  mutable Mutex mutex_{LockRank::kLeaf};
+  Mutex mutex_{LockRank::kLeaf};
   HostGrid grid_ QUIRE_GUARDED_BY(mutex_);
-  std::map<const void*, uint64_t> allocated_ QUIRE_GUARDED_BY(mutex_);  // bytes by address
+  Allocations allocations_;
 };
 
 class EmulatedMemory final : public DeviceMemory {

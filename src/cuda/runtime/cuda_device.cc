@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "cuda/allocations.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/launched.h"
 #include "cuda/runtime/tensor_maps.h"
@@ -133,16 +134,23 @@ class CudaDevice final : public Device {
     Enter();
     void* memory = nullptr;
     const cudaError_t error = cudaMallocAsync(&memory, bytes, stream_);
-    if (error == cudaSuccess) return memory;
+    if (error == cudaSuccess) {
+      allocations_.Add(memory, bytes);
+      return memory;
+    }
     static_cast<void>(cudaGetLastError());  // it is returned here, so later calls must not see it
     return Fail(ErrorCode::kNoSpace, fmt::format("cuda:{}: cannot allocate {} bytes: {}", number_,
                                                  bytes, cudaGetErrorString(error)));
   }
   void Free(void* memory) override {
+    if (memory == nullptr) return;
     Enter();
-    if (memory != nullptr) Note(cudaFreeAsync(memory, stream_));
+    allocations_.Remove(memory);
+    Note(cudaFreeAsync(memory, stream_));
   }
+  // CUDA is asked about the memory of others alone: a step asks for every row of every layer.
   bool Owns(const void* address) const override {
+    if (allocations_.Contains(address)) return true;
     cudaPointerAttributes attributes{};
     const cudaError_t error = cudaPointerGetAttributes(&attributes, address);
     return error == cudaSuccess && attributes.type == cudaMemoryTypeDevice;
@@ -348,6 +356,7 @@ class CudaDevice final : public Device {
   // Not with QUIRE_CUDA_SYNC=1: a graph would not say whose error it is. Changed by calls of one
   // thread at a time (LaunchStarter).
   bool makes_graphs_ = !WaitsForEach();
+  Allocations allocations_;
 };
 
 uint32_t CapabilityOf(const cudaDeviceProp& properties) {
