@@ -80,16 +80,20 @@ class Checksums {
   /// Takes the checksums of those sections of a slot that have a destination.
   void Take(const std::byte* slot, const SlotPieces& pieces,
             std::span<const SlotSection> sections) {
-    ChecksumArgs args{.slot = slot,
-                      .count = pieces.count,
-                      .bytes = pieces.bytes,
-                      .stride_bytes = pieces.stride_bytes};
+    static constexpr ChecksumArgs kPowers = ChecksumPowers();
+    ChecksumArgs args = kPowers;
+    args.slots[0] = slot;
+    args.slot_count = 1;
+    args.count = pieces.count;
+    args.bytes = pieces.bytes;
+    args.stride_bytes = pieces.stride_bytes;
     uint64_t end = 0;
     for (const SlotSection& section : sections) {
       const uint64_t begin = end;
       end += section.bytes;
       // The words of a launch follow one another.
-      const bool ends = args.sections == kChecksumSections || (taken_ + args.sections) % kSums == 0;
+      const bool ends =
+          args.sections == kChecksumsOfLaunch || (taken_ + args.sections) % kSums == 0;
       if (ends || section.crc == nullptr) Launch(args);
       if (section.crc == nullptr) continue;
       if (taken_ + args.sections - delivered_ == kSums) {
@@ -123,13 +127,13 @@ class Checksums {
   };
 
   /// What launches share, then results of one that does not reach the host's.
-  static constexpr uint32_t kSumWords = kChecksumSections + 1 + kChecksumSections;
+  static constexpr uint32_t kSumWords = kChecksumsOfLaunch + 1 + kChecksumsOfLaunch;
 
   std::byte* WordOf(uint64_t number) const { return words_ + number % kSums * sizeof(uint32_t); }
 
   void Launch(ChecksumArgs& args) {
     if (args.sections == 0) return;
-    FinishChecksums(args);
+    args.blocks = ChecksumBlocks(args);
     args.sums = sums_.as<uint32_t>();
     std::byte* const words = WordOf(taken_);
     const uint64_t bytes = args.sections * sizeof(uint32_t);
@@ -137,9 +141,9 @@ class Checksums {
       std::memset(words, 0, bytes);
     } else if (reached_) {
       args.results = reinterpret_cast<uint32_t*>(words);
-      device_.Launch(args, stream_);
+      stream_ == Stream::kCompute ? device_.Sum(args) : device_.Launch(args, stream_);
     } else {
-      args.results = args.sums + kChecksumSections + 1;
+      args.results = args.sums + kChecksumsOfLaunch + 1;
       device_.Launch(args, stream_);
       device_.Copy(args.results, words, {.bytes = bytes}, stream_);
     }

@@ -262,6 +262,35 @@ TEST_F(CudaBlockOps, ChecksumsAreCrc32c) {
   }
 }
 
+// Slots that are cut alike are one launch, whatever lies between their checksums and the fence.
+TEST_F(CudaBlockOps, ChecksumsOfManySlotsAreFewLaunches) {
+  constexpr uint32_t kSlots = 150;
+  constexpr uint64_t kSlotBytes = 40'000;
+  std::vector<std::byte> slots = SomeBytes(kSlots * kSlotBytes);
+  const SlotPieces whole{.bytes = kSlotBytes};
+  const SlotPieces pieces{.count = 3, .bytes = 4096, .stride_bytes = 12'000};
+  std::vector<uint32_t> want(2 * kSlots);
+  std::vector<uint32_t> got(2 * kSlots);
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    host_.Checksum(slots.data() + i * kSlotBytes, whole, &want[i]);
+    host_.Checksum(slots.data() + i * kSlotBytes, pieces, &want[kSlots + i]);
+  }
+  const std::vector<std::byte> before = slots;
+  OnDevice(slots, [&](std::byte* there) {
+    const uint64_t calls = device_->calls();
+    for (uint32_t i = 0; i < kSlots; ++i) ops_->Checksum(there + i * kSlotBytes, whole, &got[i]);
+    for (uint32_t i = 0; i < kSlots; ++i) {
+      ops_->Checksum(there + i * kSlotBytes, pieces, &got[kSlots + i]);
+    }
+    // Comes after them, though they wait.
+    ops_->Zero(there, {.bytes = kSlots * kSlotBytes});
+    EXPECT_LE(device_->calls() - calls, 2 * DivUp(kSlots, kChecksumsOfLaunch) + 1);
+    Must(ops_->Synchronize());
+  });
+  EXPECT_EQ(got, want);
+  EXPECT_NE(slots, before);
+}
+
 // More sections than one launch takes, of all lengths, some next to each other on the host and some
 // not, and some without a checksum.
 TEST_F(CudaBlockOps, CopiesSectionsWithTheirChecksums) {

@@ -21,6 +21,13 @@ void Device::Seal(const SealedStream& stream, const SealedBlock& block) {
   AddOrLaunch([&](WaitingBlocks& waiting) { return waiting.Seal(stream, block); });
 }
 
+void Device::Sum(const ChecksumArgs& args) {
+  MutexLock lock(mutex_);
+  if (blocks_.Sum(args)) return;
+  StartBlocks();
+  blocks_.Sum(args);
+}
+
 void Device::LetWait() {
   MutexLock lock(mutex_);
   blocks_of_ = std::this_thread::get_id();

@@ -68,6 +68,9 @@ class Device : public LaunchStarter {
   /// Rows into an open slot, and a block to be sealed, in the order of kCompute.
   void Write(const WrittenStream& stream, const WrittenBlock& block);
   void Seal(const SealedStream& stream, const SealedBlock& block);
+  /// Checksums of one slot, in the order of kCompute. They wait for those of more slots until the
+  /// device is asked for anything else.
+  void Sum(const ChecksumArgs& args);
   /// What this thread writes and seals from now on waits for more of it until the device is asked
   /// for anything else, by any thread, and is launched together. Rows stay where they are until
   /// then.

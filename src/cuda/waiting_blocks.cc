@@ -23,6 +23,14 @@ bool IsSame(const SealedStream& a, const SealedStream& b) {
   return FieldsOf(a.open) == FieldsOf(b.open) && FieldsOf(a.sealed) == FieldsOf(b.sealed);
 }
 
+bool IsCutAlike(const ChecksumArgs& a, const ChecksumArgs& b) {
+  const auto fields = [](const ChecksumArgs& args) {
+    return std::tie(args.count, args.bytes, args.stride_bytes, args.begin, args.sections,
+                    args.sums);
+  };
+  return fields(a) == fields(b) && std::equal(a.ends, a.ends + a.sections, b.ends);
+}
+
 /// Which stream of a launch this is, if it has room for one more block of it.
 template <class Args, class StreamOfLaunch>
 std::optional<uint32_t> FindStream(Args& args, const StreamOfLaunch& stream) {
@@ -40,6 +48,7 @@ std::optional<uint32_t> FindStream(Args& args, const StreamOfLaunch& stream) {
 }  // namespace
 
 bool WaitingBlocks::Write(const WrittenStream& stream, const WrittenBlock& block) {
+  if (sums_.slot_count != 0) return false;  // they are of the bytes before
   const auto of_seals = std::span(seals_.blocks, seals_.count);
   if (std::ranges::any_of(of_seals, [&](const SealedBlock& seal) {
         return seal.open_slot == block.slot || seal.sealed_slot == block.slot;
@@ -66,6 +75,7 @@ bool WaitingBlocks::Write(const WrittenStream& stream, const WrittenBlock& block
 }
 
 bool WaitingBlocks::Seal(const SealedStream& stream, const SealedBlock& block) {
+  if (sums_.slot_count != 0) return false;
   const auto of_seals = std::span(seals_.blocks, seals_.count);
   if (std::ranges::any_of(of_seals, [&](const SealedBlock& seal) {
         const StreamLayout& layout = seals_.streams[seal.stream].sealed;
@@ -81,6 +91,20 @@ bool WaitingBlocks::Seal(const SealedStream& stream, const SealedBlock& block) {
   added = block;
   added.stream = *at;
   seals_.tiles_max = std::max(seals_.tiles_max, EncodeTiles(stream.open));
+  return true;
+}
+
+bool WaitingBlocks::Sum(const ChecksumArgs& args) {
+  if (sums_.slot_count == 0) {
+    sums_ = args;
+    return true;
+  }
+  const uint32_t sums = sums_.slot_count * sums_.sections;
+  if (!IsCutAlike(sums_, args) || args.results != sums_.results + sums ||
+      sums + args.sections > kChecksumsOfLaunch) {
+    return false;
+  }
+  sums_.slots[sums_.slot_count++] = args.slots[0];
   return true;
 }
 

@@ -27,18 +27,32 @@ class WaitingBlocksTest : public testing::Test {
   SealedBlock Seal(uint32_t from, uint32_t to) {
     return {.open_slot = &slots_[from], .sealed_slot = &slots_[to]};
   }
-  /// How many blocks each launch had; those that seal are below zero.
+  ChecksumArgs Sums(uint32_t slot, uint32_t sections = 1, uint64_t bytes = 100) {
+    ChecksumArgs args{.slots = {&slots_[slot]}, .slot_count = 1, .count = 1, .bytes = bytes};
+    args.sections = sections;
+    args.results = next_result_;
+    next_result_ += sections;
+    return args;
+  }
+  /// How many blocks each launch had; those that seal are below zero, slots of checksums in the
+  /// thousands.
   std::vector<int> Launched() {
     std::vector<int> counts;
     waiting_.LaunchAll([&](const auto& args) {
-      const auto count = static_cast<int>(args.count);
-      const bool seals = std::is_same_v<decltype(args), const EncodeArgs&>;
-      counts.push_back(seals ? -count : count);
+      if constexpr (std::is_same_v<decltype(args), const ChecksumArgs&>) {
+        counts.push_back(static_cast<int>(1000 * args.slot_count));
+      } else {
+        const auto count = static_cast<int>(args.count);
+        const bool seals = std::is_same_v<decltype(args), const EncodeArgs&>;
+        counts.push_back(seals ? -count : count);
+      }
     });
     return counts;
   }
 
   std::array<std::byte, 1000> slots_{};
+  std::array<uint32_t, 1000> results_{};
+  uint32_t* next_result_ = results_.data();
   WaitingBlocks waiting_;
 };
 
@@ -83,6 +97,28 @@ TEST_F(WaitingBlocksTest, ALaunchHasTwoStreamsAndSoManyBlocks) {
   }
   EXPECT_FALSE(waiting_.Seal(SealedAt(0), Seal(600, 601)));
   EXPECT_EQ(Launched(), (std::vector{128, -128}));
+}
+
+TEST_F(WaitingBlocksTest, ChecksumsOfSlotsThatAreCutAlikeAreLaunchedTogether) {
+  ASSERT_TRUE(waiting_.Seal(SealedAt(0), Seal(0, 1)));
+  for (uint32_t slot = 0; slot < kChecksumsOfLaunch / 2; ++slot) {
+    ASSERT_TRUE(waiting_.Sum(Sums(slot, 2)));
+  }
+  EXPECT_FALSE(waiting_.Sum(Sums(50, 2))) << "no room";
+  EXPECT_EQ(Launched(), (std::vector{-1, 32'000}));
+  ASSERT_TRUE(waiting_.Sum(Sums(0)));
+  EXPECT_FALSE(waiting_.Sum(Sums(1, 1, 200))) << "cut otherwise";
+  EXPECT_FALSE(waiting_.Sum(Sums(1))) << "its result is not the next one";
+  EXPECT_EQ(Launched(), std::vector{1000});
+  EXPECT_EQ(Launched(), std::vector<int>());
+}
+
+TEST_F(WaitingBlocksTest, NothingIsWrittenBeforeChecksumsThatWait) {
+  ASSERT_TRUE(waiting_.Sum(Sums(0)));
+  EXPECT_FALSE(waiting_.Write(StreamAt(0), Tokens(0, 3, 4)));
+  EXPECT_FALSE(waiting_.Seal(SealedAt(0), Seal(1, 0)));
+  EXPECT_EQ(Launched(), std::vector{1000});
+  EXPECT_TRUE(waiting_.Write(StreamAt(0), Tokens(0, 3, 4)));
 }
 
 }  // namespace

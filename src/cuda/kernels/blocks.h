@@ -79,24 +79,27 @@ static_assert(sizeof(WriteArgs) <= 4096 && sizeof(EncodeArgs) <= 4096);
 inline constexpr uint32_t kChecksumJoins = 7;
 static_assert(1u << kChecksumJoins == kBlockThreads);
 
-/// Most sections that one launch takes the checksums of.
-inline constexpr uint32_t kChecksumSections = 64;
+/// Most checksums that one launch takes: sections of all its slots.
+inline constexpr uint32_t kChecksumsOfLaunch = 64;
 
-/// CRC32C of consecutive sections of `count` pieces, one after the other: every block of threads
-/// adds (exclusive or) the share of its bytes to the sum of their section, and the last one that is
-/// done moves the sums to the results. ChecksumOf gives the checksum for a sum.
+/// CRC32C of consecutive sections of `count` pieces, one after the other, of slots that are all cut
+/// alike: every block of threads adds (exclusive or) the share of its bytes to the sum of their
+/// section, and the last one that is done moves the sums to the results. ChecksumOf gives the
+/// checksum for a sum.
 struct ChecksumArgs {
-  const std::byte* slot = nullptr;
+  const std::byte* slots[kChecksumsOfLaunch] = {};
+  uint32_t slot_count = 0;
   uint32_t count = 0;
   uint64_t bytes = 0;  // of a piece
   uint64_t stride_bytes = 0;
   uint64_t begin = 0;  // of the first section, in the bytes of all pieces
   uint32_t sections = 0;
-  uint64_t ends[kChecksumSections] = {};  // of each section
-  uint32_t blocks = 0;                    // of threads
+  uint64_t ends[kChecksumsOfLaunch] = {};  // of each section
+  uint32_t blocks = 0;                     // of threads, of one slot
   // Zeros before and after: a sum for each section, then how many blocks of threads are done.
-  uint32_t* sums = nullptr;     // [kChecksumSections + 1]
-  uint32_t* results = nullptr;  // [sections]: the device's, or pinned memory of the host
+  uint32_t* sums = nullptr;  // [kChecksumsOfLaunch + 1]
+  uint32_t* results =
+      nullptr;  // [slot_count, sections]: the device's, or pinned memory of the host
   // Factors for the bytes that follow (checksum-inl.h): 2^i runs of a thread, 2^i blocks of them.
   uint32_t run_powers[kChecksumJoins] = {};
   uint32_t block_powers[32] = {};

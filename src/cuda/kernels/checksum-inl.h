@@ -49,8 +49,9 @@ constexpr uint32_t ChecksumOf(uint32_t sum, uint64_t bytes) {
 
 inline constexpr uint64_t kChecksumBlockBytes = kChecksumRunBytes * kBlockThreads;
 
-/// Completes the arguments of a launch. No blocks: there is nothing to launch, all sums are zero.
-constexpr void FinishChecksums(ChecksumArgs& args) {
+/// Arguments that have the powers, and nothing else.
+constexpr ChecksumArgs ChecksumPowers() {
+  ChecksumArgs args;
   uint32_t power = PolynomialAfter(kChecksumRunBytes);
   for (uint32_t& of : args.run_powers) {
     of = power;
@@ -60,20 +61,29 @@ constexpr void FinishChecksums(ChecksumArgs& args) {
     of = power;
     power = MultiplyPolynomials(power, power);
   }
+  return args;
+}
+
+/// Blocks of threads for the sections of one slot. 0: there is nothing to launch, all sums are
+/// zero.
+constexpr uint32_t ChecksumBlocks(const ChecksumArgs& args) {
   uint64_t blocks = 0;
   uint64_t begin = args.begin;
   for (uint32_t section = 0; section < args.sections; ++section) {
     blocks += DivUp(args.ends[section] - begin, kChecksumBlockBytes);
     begin = args.ends[section];
   }
-  args.blocks = static_cast<uint32_t>(blocks);
+  return static_cast<uint32_t>(blocks);
 }
 
 template <class Thread>
 class ChecksumKernel {
  public:
   QUIRE_KERNEL ChecksumKernel(Thread& self, const ChecksumArgs& args)
-      : self_(self), args_(args), tables_(reinterpret_cast<uint32_t*>(self.shared())) {}
+      : self_(self),
+        args_(args),
+        slot_(self.block() / args.blocks),
+        tables_(reinterpret_cast<uint32_t*>(self.shared())) {}
 
   /// Of the tables and of the threads' sums.
   static constexpr uint32_t kSharedBytes = (4 * 256 + 2 * kBlockThreads) * 4;
@@ -94,11 +104,11 @@ class ChecksumKernel {
     for (uint32_t i = 0; i < 32 && following >> i != 0; ++i) {
       if ((following >> i & 1u) != 0) sum = MultiplyPolynomials(args_.block_powers[i], sum);
     }
-    Add(args_.sums + place.section, sum);
-    uint32_t* const done = args_.sums + kChecksumSections;
-    if (CountUp(done) + 1 != args_.blocks) return;
-    for (uint32_t section = 0; section < args_.sections; ++section) {
-      args_.results[section] = TakeOut(args_.sums + section);
+    Add(args_.sums + slot_ * args_.sections + place.section, sum);
+    uint32_t* const done = args_.sums + kChecksumsOfLaunch;
+    if (CountUp(done) + 1 != args_.slot_count * args_.blocks) return;
+    for (uint32_t i = 0; i < args_.slot_count * args_.sections; ++i) {
+      args_.results[i] = TakeOut(args_.sums + i);
     }
     TakeOut(done);
   }
@@ -135,7 +145,7 @@ class ChecksumKernel {
   }
 
   QUIRE_KERNEL Place Find() const {
-    Place place{.begin = args_.begin, .end = args_.ends[0], .block = self_.block()};
+    Place place{.begin = args_.begin, .end = args_.ends[0], .block = self_.block() % args_.blocks};
     while (true) {
       const uint64_t blocks = DivUp(place.end - place.begin, kChecksumBlockBytes);
       if (place.block < blocks) return place;
@@ -152,11 +162,11 @@ class ChecksumKernel {
     const auto aligned = [](uint64_t value) { return value % sizeof(Words) == 0; };
     const bool words = aligned(at) && aligned(end) && aligned(args_.bytes) &&
                        aligned(args_.stride_bytes) &&
-                       aligned(reinterpret_cast<uintptr_t>(args_.slot));
+                       aligned(reinterpret_cast<uintptr_t>(args_.slots[slot_]));
     const uint64_t step = words ? sizeof(Words) : 1;
     uint32_t sum = 0;
     for (; at < end; at += step) {
-      const std::byte* const from = args_.slot + piece * args_.stride_bytes + in_piece;
+      const std::byte* const from = args_.slots[slot_] + piece * args_.stride_bytes + in_piece;
       if (words) {
         const Words next = Load<Words>(from);
         QUIRE_DEVICE_UNROLL
@@ -224,6 +234,7 @@ class ChecksumKernel {
 
   Thread& self_;
   const ChecksumArgs& args_;
+  const uint32_t slot_;  // of the launch, whose bytes the block has
   uint32_t* const tables_;
 };
 

@@ -51,7 +51,8 @@ void LaunchEncode(const EncodeArgs& args, LaunchSink& sink) {
 
 void LaunchChecksum(const ChecksumArgs& args, LaunchSink& sink) {
   Give("RunChecksum", RunChecksum,
-       {args.blocks, kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes}, sink, args);
+       {args.slot_count * args.blocks, kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes},
+       sink, args);
 }
 
 }  // namespace quire::cuda

@@ -88,7 +88,7 @@ class KernelLister {
     encode.streams[0] = {.open = LayoutOf(Codec::kF16, InnerAxis::kDim),
                          .sealed = LayoutOf(Codec::kInt8, InnerAxis::kDim)};
     Add("", [&](LaunchSink& sink) { LaunchEncode(encode, sink); });
-    Add("", [](LaunchSink& sink) { LaunchChecksum({.blocks = 1}, sink); });
+    Add("", [](LaunchSink& sink) { LaunchChecksum({.slot_count = 1, .blocks = 1}, sink); });
   }
 
   void Model() {
