@@ -20,6 +20,9 @@ using model::ModelConfig;
 using model::PackedMatrix;
 using model::Rows;
 
+// Of tokens and angles: 127 rows of 128 channels.
+constexpr uint64_t kIncomingBytes = uint64_t{64} << 10;
+
 constexpr Round RoundOf(ComputeType type) { return static_cast<Round>(type); }
 static_assert(RoundOf(ComputeType::kF32) == Round::kF32 &&
               RoundOf(ComputeType::kF16) == Round::kF16 &&
@@ -32,6 +35,7 @@ class DeviceOperators final : public model::Operators {
         model_(model),
         options_(options),
         sender_(device),
+        incoming_(device.host_allocator(), kIncomingBytes, "tokens of a step"),
         inputs_(device),
         logits_(device),
         outgoing_(device.host_allocator(),
@@ -39,6 +43,7 @@ class DeviceOperators final : public model::Operators {
     for (auto& rows : rows_) rows = std::make_unique<DeviceBuffer>(device);
   }
   ~DeviceOperators() override {
+    if (is_reading_) static_cast<void>(device_.Synchronize());
     for (const auto& [host, there] : weights_) device_.Free(there);
   }
   DeviceOperators(const DeviceOperators&) = delete;
@@ -81,15 +86,27 @@ class DeviceOperators final : public model::Operators {
     upload_.Clear();
     upload_.Add(angles_);
     const uint64_t tokens_at = upload_.Add(tokens.data(), tokens.size());
-    QUIRE_TRY(inputs_.Reserve(upload_.bytes().size()));
-    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), inputs_.as<void>());
+    const std::vector<std::byte>& bytes = upload_.bytes();
+    QUIRE_TRY(inputs_.Reserve(bytes.size()));
+    if (is_reading_) QUIRE_TRY(device_.Synchronize());  // a pass before this one was given up
+    const bool embeds = model_.weights.embedding().panels != nullptr;
+    // A few rows are read where the host has them: a copy takes longer.
+    is_reading_ = embeds && bytes.size() <= kIncomingBytes && device_.Reaches(incoming_);
+    if (is_reading_) {
+      std::ranges::copy(bytes, incoming_.bytes().begin());
+    } else {
+      sender_.Send(bytes.data(), bytes.size(), inputs_.as<void>());
+    }
     if (options_.graphs) device_.BeginPass();
-    if (model_.weights.embedding().panels == nullptr) return {};
-    const std::byte* const there = inputs_.as<std::byte>() + tokens_at;
+    if (!embeds) return {};
+    const std::byte* const from = is_reading_ ? incoming_.bytes().data() : inputs_.as<std::byte>();
     device_.Launch(EmbedArgs{.embedding = PanelsOf(model_.weights.embedding()),
-                             .tokens = reinterpret_cast<const int32_t*>(there),
+                             .tokens = reinterpret_cast<const int32_t*>(from + tokens_at),
                              .hidden = Data(Rows::kHidden),
-                             .rows = count_});
+                             .rows = count_,
+                             .angles_from = reinterpret_cast<const float*>(from),
+                             .angles = inputs_.as<float>(),
+                             .angle_values = is_reading_ ? head_dim : 0});
     return {};
   }
 
@@ -109,6 +126,7 @@ class DeviceOperators final : public model::Operators {
       QUIRE_TRY(device_.Synchronize());
       std::memcpy(out.data() + done, here.data(), bytes);
     }
+    is_reading_ = false;
     device_.EndPass();
     return {};
   }
@@ -200,7 +218,9 @@ class DeviceOperators final : public model::Operators {
       }
     }
     device_.EndPass();
-    return device_.Synchronize();  // a pass may want none
+    QUIRE_TRY(device_.Synchronize());  // a pass may want none
+    is_reading_ = false;
+    return {};
   }
 
  private:
@@ -254,7 +274,9 @@ class DeviceOperators final : public model::Operators {
   std::array<std::unique_ptr<DeviceBuffer>, model::kRowsKinds> rows_;
   Sender sender_;
   Upload upload_;
-  DeviceBuffer inputs_;  // angles [rows, head_dim], then tokens [rows]
+  const HostBuffer incoming_;  // the same bytes as in inputs_, of passes of few rows
+  bool is_reading_ = false;    // the device may read them
+  DeviceBuffer inputs_;        // angles [rows, head_dim], then tokens [rows]
   DeviceBuffer logits_;
   const HostBuffer outgoing_;  // [kPickedMax, vocab]: one copy, and no row waits for another
   std::vector<float> angles_;  // [rows, head_dim]

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -269,7 +270,7 @@ TEST_P(CudaOperators, AStepOfManySequencesHasFewCalls) {
   const uint64_t sealed = calls_of(15, 16);
   // Where layers have windows of their own, so have plans.
   const uint64_t plans = config.window_tokens == 0 ? 1 : 2;
-  EXPECT_LE(decoded, config.layers * 11 + 4 + plans * 3);
+  EXPECT_LE(decoded, config.layers * 11 + 4 + plans * 2);
   const uint64_t forms = GetParam().residual_tokens == 0 ? 1 : 2;
   EXPECT_LE(sealed, decoded + config.layers + forms * kSequences);
 }
@@ -305,6 +306,10 @@ TEST_P(CudaOperators, PassesThatRepeatHaveTheSameBitsInFewerCalls) {
                          .tokens = std::span(prompts[i]).subspan(at, step == 0 ? 5 + 3 * i : 1),
                          .logits = some.data() + uint64_t{i} * config.vocab});
       }
+      const std::atomic<bool> cancelled = true;
+      if (step == 8) {
+        EXPECT_FALSE(there->Step(items, *attention_, *executor, &cancelled)) << "given up";
+      }
       const uint64_t before = device_->calls();
       Must(there->Step(items, *attention_, *executor));
       if (step == kRepeated) calls[graphs ? 1 : 0] = device_->calls() - before;
@@ -315,7 +320,7 @@ TEST_P(CudaOperators, PassesThatRepeatHaveTheSameBitsInFewerCalls) {
   // A graph for the launches before the plan's copy and one for those behind it, the rows of each
   // layer, and copies.
   const uint64_t plans = config.window_tokens == 0 ? 1 : 2;
-  EXPECT_LE(calls[1], config.layers + 2 * plans + 4);
+  EXPECT_LE(calls[1], config.layers + 2 * plans + 3);
   EXPECT_GT(calls[0], 2 * calls[1]);
 }
 

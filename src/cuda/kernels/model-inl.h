@@ -125,6 +125,10 @@ QUIRE_KERNEL void EmbedRow(Thread& self, const EmbedArgs& args) {
           LoadWeight<type.value>(args.embedding.data, at + token % kPanelColumns);
     }
   });
+  const uint64_t first = uint64_t{self.block()} * args.angle_values;
+  for (uint32_t i = self.id(); i < args.angle_values; i += self.count()) {
+    args.angles[first + i] = args.angles_from[first + i];
+  }
 }
 
 // Norms. Sixteen threads have a partial sum of squares each; all have a share of the values.

@@ -47,9 +47,13 @@ struct MatmulArgs {
 /// hidden[i] = row tokens[i] of a matrix, widened.
 struct EmbedArgs {
   Panels embedding{};
-  const int32_t* tokens = nullptr;  // [rows]
+  const int32_t* tokens = nullptr;  // [rows]: the device's, or pinned memory of the host
   float* hidden = nullptr;          // [rows, k]
   uint32_t rows = 0;
+  // Moves these too; none: angle_values is 0.
+  const float* angles_from = nullptr;  // [rows, angle_values]: likewise
+  float* angles = nullptr;
+  uint32_t angle_values = 0;
 };
 
 /// Rows that a launch picks by number.
