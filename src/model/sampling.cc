@@ -9,15 +9,34 @@
 
 namespace quire::model {
 
+// The largest of a block is sought with many maxima beside each other, and its place in that block
+// alone: one after the other, comparisons of 150,000 logits took longer than their product.
 TokenId Greedy(std::span<const float> logits) {
   QUIRE_CHECK(!logits.empty());
-  size_t best = 0;
-  for (size_t id = 1; id < logits.size(); ++id) {
-    if (logits[id] > logits[best] || (std::isnan(logits[best]) && !std::isnan(logits[id]))) {
-      best = id;
+  constexpr size_t kBlock = 1024;
+  constexpr size_t kMaxima = 16;
+  float most = -std::numeric_limits<float>::infinity();
+  size_t block = 0;  // the first one that has `most`
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const auto some = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    float maxima[kMaxima];
+    std::ranges::fill(maxima, most);
+    size_t i = 0;
+    for (; i + kMaxima <= some.size(); i += kMaxima) {
+      for (size_t j = 0; j < kMaxima; ++j) {
+        maxima[j] = some[i + j] > maxima[j] ? some[i + j] : maxima[j];  // not NaN
+      }
+    }
+    for (; i < some.size(); ++i) maxima[0] = some[i] > maxima[0] ? some[i] : maxima[0];
+    const float largest = *std::ranges::max_element(maxima);
+    if (largest > most) {
+      most = largest;
+      block = begin;
     }
   }
-  return static_cast<TokenId>(best);
+  const auto found = std::ranges::find(logits.subspan(block), most);
+  // All are NaN: the first one, as good as any.
+  return found == logits.end() ? 0 : static_cast<TokenId>(found - logits.begin());
 }
 
 TokenId Sampler::Next(std::span<const float> logits) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/scalar.h"
+#include "base/prng.h"
 
 namespace quire::model {
 namespace {
@@ -22,6 +23,28 @@ TEST(SamplingTest, GreedyTakesTheLowestOfEquals) {
   EXPECT_EQ(Greedy(std::vector<float>{kNan, kNan}), 0);
   EXPECT_EQ(Greedy(std::vector<float>{-kInf, kInf, kInf}), 1);
   EXPECT_EQ(Sampler({.temperature = 0, .seed = 5}).Next(std::vector<float>{1, 3, 2, 3}), 1);
+}
+
+// One after the other, as it says.
+TEST(SamplingTest, GreedyOfManyIsTheFirstOfTheLargest) {
+  Prng prng(3);
+  for (const size_t count : {1u, 15u, 16u, 17u, 1023u, 1024u, 1025u, 3000u, 5000u}) {
+    for (int round = 0; round < 60; ++round) {
+      std::vector<float> logits(count);
+      for (float& logit : logits) {
+        logit = static_cast<float>(prng.NextBelow(round % 3 == 0 ? 4 : 100'000)) - 5.0f;
+        if (prng.NextChance(round % 4 == 0 ? 2 : 1000)) logit = kNan;
+        if (prng.NextChance(round % 5 == 0 ? 2 : 1000)) logit = -kInf;
+      }
+      size_t best = 0;
+      for (size_t id = 1; id < count; ++id) {
+        if (logits[id] > logits[best] || (std::isnan(logits[best]) && !std::isnan(logits[id]))) {
+          best = id;
+        }
+      }
+      ASSERT_EQ(Greedy(logits), static_cast<TokenId>(best)) << count << " " << round;
+    }
+  }
 }
 
 TEST(SamplingTest, SameSeedSameTokens) {

@@ -45,7 +45,7 @@ void AddLogprobs(std::span<const float> logits, uint32_t likeliest, NewToken& ev
 
 Result<Answer::Drawn> Answer::Draw(std::span<const float> logits, std::span<const TokenId> text) {
   QUIRE_TRY(CheckFinite(logits, text.size() - 1));
-  digest_.Update(std::as_bytes(logits));
+  if (request_.digests_logits) digest_.Update(std::as_bytes(logits));
   const size_t prompt_tokens = text.size() - tokens_.size();
   const model::LogitContext context{.prompt = text.first(prompt_tokens),
                                     .answer = text.subspan(prompt_tokens),
@@ -81,7 +81,7 @@ Result<void> Answer::SayPrompt(std::span<const TokenId> tokens, uint64_t positio
 
 Response Answer::Take(Finish finish) {
   Response response{.finish = finish};
-  response.logits_digest = digest_.Finish();
+  if (request_.digests_logits) response.logits_digest = digest_.Finish();
   const size_t count = tokens_.size();
   if (count > 0) response.ttft_ms = static_cast<double>(first_us_ - submitted_us_) / 1e3;
   if (count > 1) {

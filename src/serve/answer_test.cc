@@ -68,6 +68,12 @@ TEST_F(AnswerTest, TheDigestIsOfAllLogitsThatTokensWereDrawnFrom) {
   EXPECT_EQ(answer.Take(Finish::kCancelled).logits_digest, digest.Finish());
 }
 
+TEST_F(AnswerTest, NothingIsDigestedForThoseThatDoNotAsk) {
+  Answer& answer = Make({.max_tokens = 5, .digests_logits = false});
+  ASSERT_TRUE(Draw(std::vector<float>{0, 1, 2}).has_value());
+  EXPECT_EQ(answer.Take(Finish::kCancelled).logits_digest, (std::array<uint8_t, 16>{}));
+}
+
 TEST_F(AnswerTest, NothingIsDrawnFromLogitsThatAreNotFinite) {
   Answer& answer = Make({.max_tokens = 5});
   for (const float bad :

@@ -16,7 +16,7 @@ class LayerLoadsTest : public AfterRestartTest {
   LayerLoadsTest() {
     engine_options_.load = LoadPolicy::kAlways;
     engine_options_.load_slice_bytes = 1;  // small blocks too
-    ns_per_run_ = 300'000;                // so that computing takes longer than loading
+    ns_per_run_ = 300'000;                 // so that computing takes longer than loading
     machine_.options.staging_bytes = 4 * machine_.options.chunk_bytes;  // few reads at once
     machine_.Restart();
     store_ = machine_.store.get();
@@ -193,7 +193,7 @@ TEST_F(LayerLoadsTest, WhatEndsOnTheWayLeavesNothing) {
       clock_.Advance(prng.NextBelow(20));
     }
     if (prng.NextBelow(3) == 0) engine_->Cancel(ids[0]);  // unless it has ended
-    if (prng.NextBelow(3) == 0) {  // takes the room of the first one
+    if (prng.NextBelow(3) == 0) {                         // takes the room of the first one
       Request urgent = Longer(1);
       urgent.priority = 100;
       ids.push_back(client.Submit(urgent));

@@ -157,12 +157,11 @@ Result<void> PromptLoads::Load(Task& task, Plan plan, const SequenceOptions& opt
   const uint64_t deadline_us = task.request().deadline_us;
   const uint64_t left_us = deadline_us <= now_us ? 1 : deadline_us - now_us;
   const auto wake = [&mailbox = state_.mailbox] { mailbox.Wake(); };
-  const LoadOptions load = {
-      .timeout_us = deadline_us == 0 ? 0 : left_us,
-      .order = order,
-      .slices = order == LoadOrder::kByLayer ? SlicesOf(task, plan) : 1,
-      .on_layers = wake,
-      .on_done = wake};
+  const LoadOptions load = {.timeout_us = deadline_us == 0 ? 0 : left_us,
+                            .order = order,
+                            .slices = order == LoadOrder::kByLayer ? SlicesOf(task, plan) : 1,
+                            .on_layers = wake,
+                            .on_done = wake};
   const uint64_t resident = plan.resident_tokens();
   const uint64_t tokens = plan.loadable_tokens();
   std::vector<MissRun> missing(plan.missing().begin(), plan.missing().end());

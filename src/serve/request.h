@@ -87,6 +87,9 @@ struct Request {
   // PromptTokens events say the same of the prompt, with as many likeliest ones as `logprobs` has.
   // All of the prompt is computed then, whatever the cache has of it. Not in a session.
   bool prompt_logprobs = false;
+  // Whether the response has `logits_digest`: with a large vocabulary most of what the host does
+  // for a token.
+  bool digests_logits = true;
   std::vector<RetainHint> retain{};
 
   /// Others may use what it computes.
@@ -119,7 +122,8 @@ struct Response {
   uint64_t kv_bytes = 0;           // blocks it held at the end, shared ones included
   double ttft_ms = 0;              // to its first token, from the call of Submit
   double ms_per_token = 0;         // between later tokens
-  std::array<uint8_t, 16> logits_digest{};  // BLAKE2b-128 of the logits of every generated token
+  // BLAKE2b-128 of the logits of every generated token; zeros: not asked for.
+  std::array<uint8_t, 16> logits_digest{};
 };
 
 /// Prompt tokens in the cache so far, of how many.

@@ -48,9 +48,8 @@ std::vector<std::unique_ptr<Task>> TaskTable::TakeEnded() {
 }
 
 uint64_t EngineState::holders() const {
-  const auto waiting =
-      std::ranges::count_if(
-          loads, [](const auto& each) { return !each.second.computes && !each.second.arrives; });
+  const auto waiting = std::ranges::count_if(
+      loads, [](const auto& each) { return !each.second.computes && !each.second.arrives; });
   return tasks.running().size() + static_cast<uint64_t>(waiting) + openings.size() + endings.size();
 }
 

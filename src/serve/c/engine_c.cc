@@ -200,7 +200,8 @@ Result<quire::serve::Request> RequestOf(const EngineHost& host, bool begins,
                                      "options->stop_tokens"));
   quire::serve::Request request{.max_tokens = asked.max_tokens,
                                 .approximate_error_max = asked.approximate_error_max,
-                                .adapter = quire::embed::Text(asked.adapter)};
+                                .adapter = quire::embed::Text(asked.adapter),
+                                .digests_logits = false};
   QUIRE_ASSIGN(request.prompt, FedTokens(host, begins, asked));
   if (asked.stop_count > 0) {
     request.stop_tokens.assign(asked.stop_tokens, asked.stop_tokens + asked.stop_count);

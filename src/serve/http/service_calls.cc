@@ -123,7 +123,8 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
            .priority = call.priority,
            .deadline_us = now_us + std::min(call.timeout_us, options_.call_timeout_us),
            .logprobs = call.logprobs,
-           .prompt_logprobs = call.echo && call.logprobs});
+           .prompt_logprobs = call.echo && call.logprobs,
+           .digests_logits = false});
       // What keeps a part of its prompt cannot spill: the server's own choice is not for it.
       const bool is_private = call.on_full.empty() && !call.keep.keeps_all();
       if (!is_private) {
