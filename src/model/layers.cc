@@ -25,6 +25,7 @@ struct OpTable {
   void (*gate)(const float* gate, const float* up, uint32_t n, float* out);
   void (*add)(const float* y, uint32_t n, float* x);
   void (*round)(uint32_t n, float* x);
+  void (*weigh)(const float* logits, uint32_t n, float temperature, float max, float* weights);
 };
 
 }  // namespace quire::model
@@ -115,6 +116,15 @@ HWY_INLINE void RotateHead(const float* angles, size_t half, const float* x, flo
   });
 }
 
+void Weigh(const float* logits, uint32_t n, float temperature, float max, float* weights) {
+  const F32 d;
+  ForVectors(n, [&](auto load, auto store) HWY_ATTR {
+    const Vec z = hn::Div(load(logits), hn::Set(d, temperature));
+    const Vec weight = math::Exp(d, hn::Sub(z, hn::Set(d, max)));
+    store(hn::IfThenZeroElse(hn::IsNaN(z), weight), weights);
+  });
+}
+
 template <ComputeType kRound>
 struct Ops {
   static void Norm(const float* x, const float* weight, uint32_t n, float eps, float* out) {
@@ -158,7 +168,7 @@ struct Ops {
 
 template <ComputeType kRound>
 constexpr OpTable kTable = {Ops<kRound>::Norm, Ops<kRound>::Heads, Ops<kRound>::Gate,
-                            Ops<kRound>::Add, Ops<kRound>::Round};
+                            Ops<kRound>::Add,  Ops<kRound>::Round, Weigh};
 
 const OpTable* TableOf(ComputeType round) {
   switch (round) {
@@ -202,6 +212,10 @@ void SwiGlu(const float* gate, const float* up, uint32_t n, ComputeType round, f
 }
 
 void AddRow(const float* y, uint32_t n, ComputeType round, float* x) { Table(round).add(y, n, x); }
+
+void WeighLogits(const float* logits, uint32_t n, float temperature, float max, float* weights) {
+  Table(ComputeType::kF32).weigh(logits, n, temperature, max, weights);
+}
 
 void RoundValues(uint32_t n, ComputeType round, float* x) {
   if (round != ComputeType::kF32) Table(round).round(n, x);

@@ -37,6 +37,10 @@ void SwiGlu(const float* gate, const float* up, uint32_t n, ComputeType round, f
 /// Shape: both [n]
 void AddRow(const float* y, uint32_t n, ComputeType round, float* x);
 
+/// weights = Exp(logits / temperature - max), the weights of docs/numerics.md section 4; 0 for NaN.
+/// Shape: both [n]
+void WeighLogits(const float* logits, uint32_t n, float temperature, float max, float* weights);
+
 /// x = Round(x).
 void RoundValues(uint32_t n, ComputeType round, float* x);
 

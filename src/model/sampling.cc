@@ -6,8 +6,20 @@
 
 #include "attention/scalar.h"
 #include "base/check.h"
+#include "model/layers.h"
 
 namespace quire::model {
+namespace {
+
+/// Logits decide, then the smaller id: only one order is right.
+struct Likelier {
+  bool operator()(uint32_t a, uint32_t b) const {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  }
+  std::span<const float> logits;
+};
+
+}  // namespace
 
 // The largest of a block is sought with many maxima beside each other, and its place in that block
 // alone: one after the other, comparisons of 150,000 logits took longer than their product.
@@ -45,15 +57,10 @@ TokenId Sampler::Next(std::span<const float> logits) {
   const double draw = prng_.NextDouble();
   const float max = logits[static_cast<size_t>(best)] / options_.temperature;
   if (!std::isfinite(max)) return best;  // one infinite logit outweighs all others
-  weights_.resize(logits.size());
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const float z = logits[id] / options_.temperature;
-    weights_[id] = std::isnan(z) ? 0.0f : attention::Exp(z - max);
-    if (weights_[id] < options_.min_p) weights_[id] = 0.0f;  // the likeliest has weight 1
-  }
-  if (options_.top_k != 0 || options_.top_p < 1.0f) KeepMostLikely(logits);
-  double total = 0.0;
-  for (const float weight : weights_) total += weight;
+  Weigh(logits, max);
+  if (options_.top_k != 0) KeepMostLikely(logits);
+  if (options_.top_p < 1.0f) KeepShare(logits);
+  const double total = Total();
   const double threshold = draw * total;
   double sum = 0.0;
   for (size_t id = 0; id < logits.size(); ++id) {
@@ -63,27 +70,64 @@ TokenId Sampler::Next(std::span<const float> logits) {
   return best;  // draw * total rounded up to the total
 }
 
-// The others lose their weight. Logits decide, then the smaller id: only one order is right.
+void Sampler::Weigh(std::span<const float> logits, float max) {
+  weights_.resize(logits.size());
+  if (CpuIsSupported()) {
+    WeighLogits(logits.data(), static_cast<uint32_t>(logits.size()), options_.temperature, max,
+                weights_.data());
+  } else {
+    std::ranges::transform(logits, weights_.begin(), [&](float logit) {
+      const float z = logit / options_.temperature;
+      return std::isnan(z) ? 0.0f : attention::Exp(z - max);
+    });
+  }
+  if (!(options_.min_p > 0.0f)) return;
+  for (float& weight : weights_) {
+    if (weight < options_.min_p) weight = 0.0f;  // the likeliest has weight 1
+  }
+}
+
+double Sampler::Total() const {
+  double total = 0.0;
+  for (const float weight : weights_) total += weight;
+  return total;
+}
+
 void Sampler::KeepMostLikely(std::span<const float> logits) {
   ids_.clear();
   for (size_t id = 0; id < weights_.size(); ++id) {
     if (weights_[id] > 0.0f) ids_.push_back(static_cast<uint32_t>(id));
   }
-  const auto likelier = [&](uint32_t a, uint32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  };
-  size_t kept = ids_.size();
-  if (options_.top_k != 0) kept = std::min<size_t>(kept, options_.top_k);
-  std::partial_sort(ids_.begin(), ids_.begin() + static_cast<int64_t>(kept), ids_.end(), likelier);
-  if (options_.top_p < 1.0f) {
-    double total = 0.0;
-    for (size_t i = 0; i < kept; ++i) total += weights_[ids_[i]];
-    double sum = 0.0;
-    size_t count = 0;
-    while (count < kept && sum < options_.top_p * total) sum += weights_[ids_[count++]];
-    kept = std::max<size_t>(count, std::min<size_t>(kept, 1));
+  const size_t count = std::min<size_t>(ids_.size(), options_.top_k);
+  std::partial_sort(ids_.begin(), ids_.begin() + static_cast<int64_t>(count), ids_.end(),
+                    Likelier{logits});
+  Keep(count);
+}
+
+void Sampler::KeepShare(std::span<const float> logits) {
+  const double share = std::max(0.0, static_cast<double>(options_.top_p));
+  const double total = Total();
+  // All that is lighter has together at most half of what may be left out, so none of it is kept,
+  // and need not be sorted.
+  const double lightest = 0.5 * (1.0 - share) * total / static_cast<double>(weights_.size());
+  ids_.clear();
+  for (size_t id = 0; id < weights_.size(); ++id) {
+    if (weights_[id] > 0.0f && weights_[id] >= lightest) ids_.push_back(static_cast<uint32_t>(id));
   }
-  for (size_t i = kept; i < ids_.size(); ++i) weights_[ids_[i]] = 0.0f;
+  std::ranges::sort(ids_, Likelier{logits});
+  double sum = 0.0;
+  size_t count = 0;
+  while (count < ids_.size() && sum < share * total) sum += weights_[ids_[count++]];
+  Keep(std::max<size_t>(count, 1));
+}
+
+// The first of ids_; the others lose their weight.
+void Sampler::Keep(size_t count) {
+  ids_.resize(std::min(count, ids_.size()));
+  kept_.clear();
+  for (const uint32_t id : ids_) kept_.push_back(weights_[id]);
+  std::ranges::fill(weights_, 0.0f);
+  for (size_t i = 0; i < ids_.size(); ++i) weights_[ids_[i]] = kept_[i];
 }
 
 }  // namespace quire::model

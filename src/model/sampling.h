@@ -43,12 +43,17 @@ class Sampler {
   TokenId Next(std::span<const float> logits);
 
  private:
+  void Weigh(std::span<const float> logits, float max);
   void KeepMostLikely(std::span<const float> logits);
+  void KeepShare(std::span<const float> logits);
+  void Keep(size_t count);
+  double Total() const;
 
   SamplingOptions options_;
   Prng prng_;
   std::vector<float> weights_;  // scratch [vocab]
-  std::vector<uint32_t> ids_;   // scratch [vocab]
+  std::vector<uint32_t> ids_;   // scratch: those that may be kept, the likeliest first
+  std::vector<float> kept_;     // scratch: their weights
 };
 
 /// The largest logit; of equal ones the smallest id.

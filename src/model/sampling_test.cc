@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -105,6 +108,64 @@ TEST(SamplingTest, FollowsTheCumulativeSum) {
   for (const float logit : logits) total += std::exp(logit / kTemperature);
   for (size_t id = 0; id < logits.size(); ++id) {
     EXPECT_NEAR(counts[id] / 20'000.0, std::exp(logits[id] / kTemperature) / total, 0.015);
+  }
+}
+
+// The rules of docs/numerics.md written again, for a vocabulary of some size.
+TokenId DrawnByTheRules(const SamplingOptions& options, const std::vector<float>& logits,
+                        double u) {
+  const float max = *std::ranges::max_element(logits) / options.temperature;
+  std::vector<float> weights;
+  for (const float logit : logits) {
+    weights.push_back(attention::Exp(logit / options.temperature - max));
+    if (weights.back() < options.min_p) weights.back() = 0.0f;
+  }
+  std::vector<size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  const auto total = [&] { return std::accumulate(weights.begin(), weights.end(), 0.0); };
+  if (options.top_k != 0) {
+    for (size_t i = options.top_k; i < order.size(); ++i) weights[order[i]] = 0.0f;
+  }
+  if (options.top_p < 1.0f) {
+    const double least = options.top_p * total();
+    double sum = 0.0;
+    for (const size_t id : order) {
+      const bool keeps = sum < least;
+      sum += weights[id];
+      if (!keeps) weights[id] = 0.0f;
+    }
+  }
+  const double threshold = u * total();
+  double sum = 0.0;
+  for (size_t id = 0; id < weights.size(); ++id) {
+    sum += weights[id];
+    if (sum > threshold) return static_cast<TokenId>(id);
+  }
+  return static_cast<TokenId>(order.front());
+}
+
+TEST(SamplingTest, ManyTokensFollowTheRules) {
+  Prng prng(11);
+  for (int round = 0; round < 300; ++round) {
+    // From nearly one likely token to all alike, and many ties.
+    const double width = std::array{0.01, 1.0, 10.0, 60.0}[round % 4];
+    std::vector<float> logits(1 + prng.NextBelow(3000));
+    for (float& logit : logits) {
+      logit = static_cast<float>(width * static_cast<double>(prng.NextBelow(500)) / 500);
+    }
+    const SamplingOptions options{
+        .temperature = std::array{0.3f, 1.0f, 2.5f}[round % 3],
+        .seed = prng.Next64(),
+        .top_k = std::array{0u, 1u, 40u, 5000u}[prng.NextBelow(4)],
+        .top_p = std::array{1.0f, 0.999f, 0.9f, 0.5f, 1e-6f}[prng.NextBelow(5)],
+        .min_p = std::array{0.0f, 0.05f}[prng.NextBelow(2)]};
+    Sampler sampler(options);
+    Prng draws(options.seed);
+    for (int i = 0; i < 5; ++i) {
+      ASSERT_EQ(sampler.Next(logits), DrawnByTheRules(options, logits, draws.NextDouble()))
+          << round << " " << options.top_k << " " << options.top_p;
+    }
   }
 }
 
