@@ -145,7 +145,7 @@ class DeviceAttention final : public AttentionBackend {
       AddFold(sorted.folded, plan);
       AddWaves(tables, sorted.split, plan);
     }
-    // Last, as they grow most often: what lies elsewhere than in the plan before is another argument
+    // Last, as they grow most often: what lies elsewhere than in the plan before changes arguments
     // of all layers.
     const auto [sealed, open] = AddTables(tables);
     QUIRE_TRY(plan.memory.Reserve(upload_.bytes().size()));

@@ -65,9 +65,9 @@ class LaunchStarter {
 
 /// The launches of one pass after the other. They start in lists: one ends where the pass asks for
 /// something that is no launch, and where it has launched 16, 32 or a multiple of kListMax. (The
-/// first ones are short, so that the device begins soon.) A list with the kernels that the list before had which began at the same place
-/// of its pass becomes a graph; later ones start as that graph, of which only those launches are set
-/// anew that differ.
+/// first ones are short, so that the device begins soon.) A list becomes a graph when the one
+/// before that began at the same place of its pass had its kernels. Later lists with these kernels
+/// start as the graph, of which only those launches are set anew that differ.
 ///
 /// Threads: one at a time
 class PassLaunches {

@@ -8,9 +8,9 @@
 namespace quire::cuda {
 
 /// What is launched has the effect of the single operations in their order: first all that is
-/// written, then all that is sealed, then all checksums, blocks beside each other. What would depend on the order
-/// of two operations in any other way has to wait until the earlier one is launched. Streams of a
-/// slot that begin at different bytes are taken to be apart.
+/// written, then all that is sealed, then all checksums, blocks beside each other. What would
+/// depend on the order of two operations in any other way has to wait until the earlier one is
+/// launched. Streams of a slot that begin at different bytes are taken to be apart.
 ///
 /// Threads: one at a time
 class WaitingBlocks {

@@ -154,7 +154,8 @@ class HostDevice final : public Device {
   void MakeLaunch(const ChecksumArgs& args, LaunchSink& sink) override {
     using Kernel = ChecksumKernel<Thread>;
     Give<RunOf<Kernel, ChecksumArgs>>(
-        "RunChecksum", {args.slot_count * args.blocks, kBlockThreads, Kernel::kSharedBytes}, args, sink);
+        "RunChecksum", {args.slot_count * args.blocks, kBlockThreads, Kernel::kSharedBytes}, args,
+        sink);
   }
   void MakeLaunch(const MatmulArgs& args, LaunchSink& sink) override {
     if (args.mma) {
