@@ -148,7 +148,7 @@ class DeviceAttention final : public AttentionBackend {
     // Last, as they grow most often: what lies elsewhere than in the plan before changes arguments
     // of all layers.
     const auto [sealed, open] = AddTables(tables);
-    QUIRE_TRY(plan.memory.Reserve(upload_.bytes().size()));
+    QUIRE_TRY(plan.memory.Reserve(RoundUp(upload_.bytes().size(), kSlotsRoomBytes)));
     sender_.Send(upload_.bytes().data(), upload_.bytes().size(), plan.memory.as<void>());
     const auto placed = [&](BlockTable table, const TableAt& at) {
       const auto* const base = plan.memory.as<std::byte>();
@@ -174,8 +174,9 @@ class DeviceAttention final : public AttentionBackend {
     };
     TableAt sealed{.indptr = indptr(tables.sealed)};
     TableAt open = sealed;
-    const bool one =
-        tables.open.indptr == tables.sealed.indptr && tables.open.slots == tables.sealed.slots;
+    const bool one = tables.open.indptr == tables.sealed.indptr &&
+                     tables.open.slots == tables.sealed.slots &&
+                     tables.open.sequences == tables.sealed.sequences;
     if (!one) open.indptr = indptr(tables.open);
     open.slots = sealed.slots = slots(tables.sealed);
     if (!one) {

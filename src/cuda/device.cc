@@ -1,5 +1,7 @@
 #include "cuda/device.h"
 
+#include <type_traits>
+
 namespace quire::cuda {
 
 template <typename Add>
@@ -54,7 +56,7 @@ void Device::LaunchWaiting() {
 void Device::Start(const KernelLaunch& launch, Stream stream) {
   MutexLock lock(mutex_);
   StartBlocks();
-  blocks_of_ = {};
+  if (blocks_of_ == std::this_thread::get_id()) blocks_of_ = {};
   if (stream == Stream::kCompute) return StartInPass(launch);
   StartPass();
   StartNow(launch, stream);
@@ -64,22 +66,29 @@ void Device::Start(const KernelLaunch& launch, Stream stream) {
 void Device::StartWaiting() {
   StartBlocks();
   StartPass();
-  blocks_of_ = {};
+  if (blocks_of_ == std::this_thread::get_id()) blocks_of_ = {};
 }
 
+// Those that another thread starts are not counted as launches of the pass: the rest of its rows
+// are the launch that is expected there.
 void Device::StartBlocks() {
   class Sink final : public LaunchSink {
    public:
-    explicit Sink(Device& device) : device_(device) {}
+    Sink(Device& device, bool sums) : device_(device), sums_(sums) {}
     void Take(const KernelLaunch& launch) override QUIRE_REQUIRES(device_.mutex_) {
-      device_.StartInPass(launch);
+      if (!sums_) return device_.StartInPass(launch);
+      device_.pass_.StartAll(device_, /*cut=*/true);  // they are of no pass
+      device_.StartNow(launch, Stream::kCompute);
     }
 
    private:
     Device& device_;
+    const bool sums_;
   };
-  Sink sink(*this);
-  blocks_.LaunchAll([&](const auto& args) { MakeLaunch(args, sink); });
+  blocks_.LaunchAll([&]<class Args>(const Args& args) {
+    Sink sink(*this, std::is_same_v<Args, ChecksumArgs>);
+    MakeLaunch(args, sink);
+  });
 }
 
 void Device::StartPass() { pass_.StartAll(*this, /*cut=*/in_pass_ != std::this_thread::get_id()); }

@@ -71,9 +71,9 @@ class Device : public LaunchStarter {
   /// Checksums of one slot, in the order of kCompute. They wait for those of more slots until the
   /// device is asked for anything else.
   void Sum(const ChecksumArgs& args);
-  /// What this thread writes and seals from now on waits for more of it until the device is asked
-  /// for anything else, by any thread, and is launched together. Rows stay where they are until
-  /// then.
+  /// What this thread writes and seals from now on waits for more of it until this thread asks for
+  /// anything else, and is launched together. Rows stay where they are until then. What other
+  /// threads ask for comes after what waits by then.
   void LetWait();
   /// What this thread launches on kCompute from now on until EndPass waits for more of it, until
   /// the device is asked for anything but launches, or by another thread for anything, and starts
@@ -110,7 +110,8 @@ class Device : public LaunchStarter {
   /// Errors: kUnsupported with the driver's message
   virtual Result<TensorMap> MakeMap(const BoxedArray& array) = 0;
 
-  // Launches; pointers in their arguments are the device's. What waits comes before them.
+  // Launches; pointers in their arguments are the device's. What waits comes before them; in a pass
+  // they wait themselves.
   template <typename... Args>
   void Launch(const Args&... args) {
     Starting sink(*this, Stream::kCompute);
@@ -140,7 +141,7 @@ class Device : public LaunchStarter {
   virtual void MakeLaunch(const MatrixFloorArgs& args, LaunchSink& sink) = 0;
 
  protected:
-  /// Begins every call that is no launch.
+  /// Begins every call that asks the device for something and is no launch.
   void LaunchWaiting();
   void CountCall() { calls_.fetch_add(1, std::memory_order_relaxed); }
 

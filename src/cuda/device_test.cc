@@ -38,6 +38,38 @@ TEST(Device, CountsWhatItWasAskedFor) {
   EXPECT_EQ(calls, (std::vector<uint64_t>{kOfPass, 8, 4}));
 }
 
+// What comes later in the pass has its place, also where a thread ends the wait of some of its rows.
+TEST(Device, AnotherThreadThatEndsAWaitShiftsNothing) {
+  const auto device = MakeIdleDevice();
+  std::array<std::byte, 64> slots{};
+  const auto pass = [&](const std::function<void()>& between) {
+    const uint64_t before = device->calls();
+    device->BeginPass();
+    for (uint32_t layer = 0; layer < 10; ++layer) {
+      for (uint32_t i = 0; i < 10; ++i) device->Launch(kSome);
+      device->LetWait();
+      for (std::byte& slot : slots) {
+        device->Write({.layout = {.heads = 1, .dim = 8, .block_tokens = 16}},
+                      {.slot = &slot, .tokens = 1});
+        if (layer == 2 && &slot == &slots[5]) between();
+      }
+    }
+    device->EndPass();
+    return device->calls() - before;
+  };
+  const auto nothing = [] {};
+  EXPECT_EQ(pass(nothing), 110u);
+  pass(nothing);
+  const uint64_t repeated = pass(nothing);
+  EXPECT_LT(repeated, 10u) << "some graphs";
+  const auto another_thread = [&] {
+    std::jthread([&] { static_cast<void>(device->Synchronize()); }).join();
+  };
+  // The list that is cut has the launches 33 to 64, and the rows before the cut are one more.
+  EXPECT_LE(pass(another_thread), 32 + 1 + repeated);
+  EXPECT_LT(pass(nothing), 10u);
+}
+
 TEST(Device, ThreadsMayAskBesideAPass) {
   const auto device = MakeIdleDevice();
   const auto in_passes = [&] {

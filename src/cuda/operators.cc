@@ -110,6 +110,8 @@ class DeviceOperators final : public model::Operators {
     return {};
   }
 
+  void StopWaiting() override { device_.EndPass(); }
+
   float* Data(Rows rows) override { return rows_[static_cast<size_t>(rows)]->as<float>(); }
 
   void PutHidden(std::span<const float> rows) override {

@@ -313,8 +313,12 @@ TEST_P(CudaOperators, PassesThatRepeatHaveTheSameBitsInFewerCalls) {
         EXPECT_FALSE(there->Step(items, *attention_, *executor, &cancelled)) << "given up";
       }
       const uint64_t before = device_->calls();
+      const uint64_t bytes = kOnHost ? AllocatedBytes(*device_) : 0;
       Must(there->Step(items, *attention_, *executor));
-      if (step == kRepeated) calls = device_->calls() - before;
+      if (step == kRepeated) {
+        calls = device_->calls() - before;
+        EXPECT_EQ(kOnHost ? AllocatedBytes(*device_) : 0, bytes) << "nothing is allocated";
+      }
       all.insert(all.end(), some.begin(), some.end());
     }
     return all;

@@ -71,11 +71,10 @@ bool PassLaunches::StartTogether(LaunchStarter& starter) {
     seen.last = waiting_;
     if (!repeats) return false;  // to make a graph takes longer than its launches
     seen.graph = starter.MakeGraph(waiting_);
-    seen.in_graph = waiting_;
+    if (seen.graph != nullptr) seen.in_graph = waiting_;
   }
-  if (seen.graph == nullptr) return false;
-  seen.graph->Start();
-  return true;
+  if (seen.graph != nullptr && !seen.graph->Start()) seen.graph = nullptr;
+  return seen.graph != nullptr;
 }
 
 bool PassLaunches::SetChanged(Seen& seen) const {

@@ -51,10 +51,13 @@ class LaunchGraph {
   /// Later starts have this launch, of the same kernel, in the place of number `at`. False: it
   /// cannot be changed so, and the graph is of no use any more.
   virtual bool Set(uint32_t at, const KernelLaunch& launch) = 0;
-  virtual void Start() = 0;
+  /// False: nothing has started, and the graph is of no use any more.
+  virtual bool Start() = 0;
 };
 
 /// What starts launches on a device.
+///
+/// Threads: one at a time
 class LaunchStarter {
  public:
   virtual ~LaunchStarter() = default;
@@ -82,7 +85,8 @@ class PassLaunches {
   }
   /// Starts what waits when the list is full.
   void Add(const KernelLaunch& launch, LaunchStarter& starter);
-  /// Starts what waits. `cut`: where other passes go on, so what starts now is no list of theirs.
+  /// Starts what waits. `cut`: other passes go on at this place, so what starts now is no list of
+  /// theirs.
   void StartAll(LaunchStarter& starter, bool cut);
 
  private:

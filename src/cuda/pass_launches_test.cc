@@ -36,9 +36,11 @@ class Watched final : public LaunchStarter {
       launches_.Set(at, launch);
       return true;
     }
-    void Start() override {
+    bool Start() override {
+      if (of_.refuses_starts) return false;
       ++of_.graph_starts;
       for (uint32_t i = 0; i < launches_.size(); ++i) of_.Note(launches_[i]);
+      return true;
     }
 
    private:
@@ -64,6 +66,7 @@ class Watched final : public LaunchStarter {
   uint32_t changes = 0;
   bool has_graphs = true;
   bool refuses_changes = false;
+  bool refuses_starts = false;
 
  private:
   void Note(const KernelLaunch& launch) {
@@ -181,11 +184,20 @@ TEST_F(PassLaunchesTest, AGraphThatCannotBeChangedIsGivenUp) {
   EXPECT_EQ(device_.graphs, 2u) << "the shape repeats, so there is another one";
 }
 
+TEST_F(PassLaunchesTest, WhatDoesNotStartAsAGraphStartsAlone) {
+  Pass({1, 2, 3});
+  device_.refuses_starts = true;
+  Pass({1, 2, 3});
+  EXPECT_EQ(device_.graphs, 1u);
+  EXPECT_EQ(device_.single_starts, 6u);
+}
+
 TEST_F(PassLaunchesTest, WhateverComesEveryLaunchStartsOnceInOrder) {
   Prng prng(7);
   for (int pass = 0; pass < 400; ++pass) {
     pass_.Begin();
     device_.refuses_changes = prng.NextChance(20);
+    device_.refuses_starts = prng.NextChance(20);
     const auto count = static_cast<uint32_t>(70 + prng.NextBelow(3) * 40);
     for (uint32_t i = 0; i < count; ++i) {
       if (prng.NextChance(200)) pass_.StartAll(device_, /*cut=*/prng.NextChance(2));

@@ -33,6 +33,8 @@ class ForwardPass::Layers {
     if (!begun_) {
       FindRows();
       QUIRE_TRY(operators_.Begin(scratch_.tokens, scratch_.positions, executor_));
+      const auto streams = [](const StreamedContext* context) { return context != nullptr; };
+      if (std::ranges::any_of(scratch_.streamed, streams)) operators_.StopWaiting();
       if (rows_.in != nullptr) operators_.PutHidden({rows_.in, HiddenValues()});
       begun_ = true;
     }
@@ -286,9 +288,11 @@ Result<void> RunForward(const ForwardModel& model, std::span<const StepItem> ite
                         Operators& operators, AttentionBackend& attention, Executor& executor,
                         const std::atomic<bool>* cancel, ForwardScratch& scratch,
                         const StageRows& rows) {
-  QUIRE_TRY(
-      ForwardPass(model, items, operators, attention, executor, cancel, scratch, rows).GoOn({}));
-  return {};
+  const Result<bool> done =
+      ForwardPass(model, items, operators, attention, executor, cancel, scratch, rows).GoOn({});
+  if (done) return {};
+  operators.StopWaiting();
+  return std::unexpected(done.error());
 }
 
 void ImportanceObserver::Keep(std::span<const uint64_t> blocks) {

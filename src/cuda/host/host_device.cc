@@ -216,7 +216,10 @@ class HostDevice final : public Device {
       launches_.Set(at, launch);
       return true;
     }
-    void Start() override { device_.RunList(launches_, Stream::kCompute); }
+    bool Start() override {
+      device_.RunList(launches_, Stream::kCompute);
+      return true;
+    }
 
    private:
     HostDevice& device_;

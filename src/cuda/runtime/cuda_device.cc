@@ -232,7 +232,7 @@ class CudaDevice final : public Device {
 
   bool has_bulk_copies() const override { return has_bulk_copies_; }
   Result<TensorMap> MakeMap(const BoxedArray& array) override {
-    Enter();
+    Choose();  // it asks the device for nothing, so what waits goes on waiting
     return MakeTensorMap(array);
   }
 
@@ -298,10 +298,12 @@ class CudaDevice final : public Device {
       if (error != cudaSuccess) device_.StopGraphs(error);
       return error == cudaSuccess;
     }
-    void Start() override {
+    bool Start() override {
       device_.Choose();
       device_.CountCall();
-      device_.Note(graph_.Start(device_.stream_));
+      const int error = graph_.Start(device_.stream_);
+      if (error != cudaSuccess) device_.StopGraphs(error);
+      return error == cudaSuccess;
     }
 
    private:
@@ -310,7 +312,7 @@ class CudaDevice final : public Device {
   };
 
   void StopGraphs(int error) {
-    makes_graphs_ = false;
+    if (!std::exchange(makes_graphs_, false)) return;
     LogWarn("cuda:{}: no graph of a pass, its kernels are launched one by one: {}", number_,
             cudaGetErrorString(static_cast<cudaError_t>(error)));
   }
@@ -353,8 +355,7 @@ class CudaDevice final : public Device {
   const cudaStream_t stream_;  // of kCompute
   FirstError error_;
   PinnedAllocator pinned_;
-  // Not with QUIRE_CUDA_SYNC=1: a graph would not say whose error it is. Changed by calls of one
-  // thread at a time (LaunchStarter).
+  // Not with QUIRE_CUDA_SYNC=1: a graph would not say whose error it is. Threads: as LaunchStarter.
   bool makes_graphs_ = !WaitsForEach();
   Allocations allocations_;
 };

@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <string_view>
+#include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace quire::cuda {
 namespace {
@@ -18,11 +21,35 @@ const void* FunctionOf(const KernelLaunch& launch) {
   return reinterpret_cast<const void*>(launch.kernel);
 }
 
+/// The shared memory that kernels were allowed so far: it only grows, as graphs have launches of
+/// earlier sizes.
+///
+/// Threads: any
+class AllowedShared {
+ public:
+  /// Of the current device.
+  cudaError_t Allow(const void* function, uint32_t bytes) {
+    int device = 0;
+    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+    MutexLock lock(mutex_);
+    uint32_t& allowed = bytes_[{device, function}];
+    if (bytes <= allowed) return cudaSuccess;
+    const cudaError_t error = cudaFuncSetAttribute(
+        function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (error == cudaSuccess) allowed = bytes;
+    return error;
+  }
+
+ private:
+  Mutex mutex_{LockRank::kLeaf};
+  std::map<std::pair<int, const void*>, uint32_t> bytes_ QUIRE_GUARDED_BY(mutex_);
+};
+
 /// What a kernel needs before it is launched or joins a graph.
 cudaError_t AskForShared(const KernelLaunch& launch) {
+  static AllowedShared* const allowed = new AllowedShared;  // outlives all devices
   if (launch.grid.shared_bytes <= kSharedUnasked) return cudaSuccess;
-  return cudaFuncSetAttribute(FunctionOf(launch), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(launch.grid.shared_bytes));
+  return allowed->Allow(FunctionOf(launch), launch.grid.shared_bytes);
 }
 
 /// `args` has the address of the launch's arguments and must stay.
