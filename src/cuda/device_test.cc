@@ -38,7 +38,7 @@ TEST(Device, CountsWhatItWasAskedFor) {
   EXPECT_EQ(calls, (std::vector<uint64_t>{kOfPass, 8, 4}));
 }
 
-// What comes later in the pass has its place, also where a thread ends the wait of some of its rows.
+// What comes later in a pass has its place, also where another thread ends the wait of some rows.
 TEST(Device, AnotherThreadThatEndsAWaitShiftsNothing) {
   const auto device = MakeIdleDevice();
   std::array<std::byte, 64> slots{};

@@ -1,6 +1,6 @@
 // Launches of a model's pass, which wait for each other and start together: a launch takes the host
 // some microseconds, and a token of a small model is hundreds of kernels of a few microseconds.
-// Passes repeat each other, so what was started one by one twice is a graph from then on.
+// Passes repeat each other, so what comes a second time is a graph from then on.
 #ifndef QUIRE_CUDA_PASS_LAUNCHES_H_
 #define QUIRE_CUDA_PASS_LAUNCHES_H_
 

@@ -73,8 +73,8 @@ class Operators {
   /// Errors: kNoSpace no memory for so many rows
   virtual Result<void> Begin(std::span<const TokenId> tokens, std::span<const uint64_t> positions,
                              Executor& executor) = 0;
-  /// What was asked for starts now, and the rest of the pass as it is asked for: the host is about to
-  /// wait for something else, or gives the pass up.
+  /// What was asked for starts now, and the rest of the pass as it is asked for: the host is about
+  /// to wait for something else, or gives the pass up.
   virtual void StopWaiting() {}
   /// Where rows lie, in the memory of the device; valid until the next Begin.
   virtual float* Data(Rows rows) = 0;
