@@ -28,12 +28,7 @@ template <class Thread, class Keys, class Values, uint32_t kQueries>
 class SplitsKernel {
  public:
   QUIRE_KERNEL SplitsKernel(Thread& self, const SplitsArgs& args)
-      : self_(self),
-        args_(args),
-        shape_(args.shape),
-        shared_(*reinterpret_cast<Shared<kQueries>*>(self.shared())),
-        query_(reinterpret_cast<float (*)[kQueries]>(self.shared() + sizeof(Shared<kQueries>))),
-        fixed_query_(reinterpret_cast<uint32_t (*)[kQueries]>(query_ + shape_.key.dim)) {}
+      : self_(self), args_(args), shape_(args.shape) {}
 
   QUIRE_KERNEL void Run() {
     const BlockWork work = args_.work[self_.block()];
@@ -58,6 +53,19 @@ class SplitsKernel {
   }
 
  private:
+  // No members: the compiler has to see that it is shared memory, and what is aligned there.
+  QUIRE_KERNEL Shared<kQueries>& shared() const {
+    return *reinterpret_cast<Shared<kQueries>*>(self_.shared());
+  }
+  using Row = float[kQueries];
+  using FixedRow = uint32_t[kQueries];
+  QUIRE_KERNEL Row* query() const {
+    return reinterpret_cast<Row*>(self_.shared() + sizeof(Shared<kQueries>));
+  }
+  QUIRE_KERNEL FixedRow* fixed_query() const {
+    return reinterpret_cast<FixedRow*>(query() + shape_.key.dim);
+  }
+
   // Query vectors.
 
   QUIRE_KERNEL void LoadQueries() {
@@ -70,7 +78,7 @@ class SplitsKernel {
         const uint32_t head = tile_->head_begin + q % tile_->heads;
         value = RowOf(args_, *tile_, q).queries[uint64_t{head} * dim + d] * shape_.scale;
       }
-      query_[d][q] = value;
+      query()[d][q] = value;
     }
     self_.Sync();
     if (shape_.key.rotated) RotateQueries();
@@ -89,62 +97,66 @@ class SplitsKernel {
         const uint32_t q = i % kQueries;
         const uint32_t pair = i / kQueries;
         const uint32_t d = pair / h * 2 * h + pair % h;
-        const float a = query_[d][q];
-        const float b = query_[d + h][q];
-        query_[d][q] = a + b;
-        query_[d + h][q] = a - b;
+        const float a = query()[d][q];
+        const float b = query()[d + h][q];
+        query()[d][q] = a + b;
+        query()[d + h][q] = a - b;
       }
       self_.Sync();
     }
     const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
     for (uint32_t i = self_.id(); i < dim * kQueries; i += self_.count()) {
-      query_[i / kQueries][i % kQueries] *= factor;
+      query()[i / kQueries][i % kQueries] *= factor;
     }
     self_.Sync();
   }
 
   QUIRE_KERNEL void FixQueries() {
     const uint32_t dim = shape_.key.dim;
-    ForPartials([&](uint32_t q, uint32_t j) {
+    ForPartials([&](uint32_t q, uint32_t j, uint32_t) {
       uint32_t largest = 0;
       for (uint32_t d = j; d < dim; d += kPartials) {
-        largest = std::max(largest, attention::MagnitudeBits(query_[d][q]));
+        largest = std::max(largest, attention::MagnitudeBits(query()[d][q]));
       }
-      shared_.largest[0][q][j] = largest;
+      shared().largest[0][q][j] = largest;
     });
     self_.Sync();
-    ForPartials([&](uint32_t q, uint32_t j) {
+    ForPartials([&](uint32_t q, uint32_t j, uint32_t) {
       const attention::FixedScale scale = attention::FixedScaleOf(Largest(0, q));
       for (uint32_t word = j; word < FixedWords(dim); word += kPartials) {
         int32_t numbers[2] = {};
         for (uint32_t i = 0; i < 2; ++i) {
           const uint32_t d = word * 2 + i;
           if (d < dim && scale.inverse != 0.0f)
-            numbers[i] = NearestEven(query_[d][q] * scale.inverse);
+            numbers[i] = NearestEven(query()[d][q] * scale.inverse);
         }
-        fixed_query_[word][q] = PairOf16(numbers[0], numbers[1]);
+        fixed_query()[word][q] = PairOf16(numbers[0], numbers[1]);
       }
       if (j != 0) return;
       float sum = 0.0f;
-      for (uint32_t d = 0; d < dim; ++d) sum += query_[d][q];
-      shared_.query_sum[q] = sum;
-      shared_.query_unit[q] = scale.unit;
+      for (uint32_t d = 0; d < dim; ++d) sum += query()[d][q];
+      shared().query_sum[q] = sum;
+      shared().query_unit[q] = scale.unit;
     });
     self_.Sync();
   }
 
-  /// f(query vector, partial sum), one thread each.
+  /// f(query vector, partial sum, turn), one thread each: several turns where there are more than
+  /// threads.
   template <typename F>
   QUIRE_KERNEL void ForPartials(const F& f) {
-    for (uint32_t i = self_.id(); i < kQueries * kPartials; i += self_.count()) {
-      f(i / kPartials, i % kPartials);
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      const uint32_t i = turn * kAttendThreads + self_.id();
+      if (i < kQueries * kPartials) f(i / kPartials, i % kPartials, turn);
     }
   }
+  static constexpr uint32_t kTurns = DivUp(kQueries * kPartials, kAttendThreads);
 
   QUIRE_KERNEL uint32_t Largest(uint32_t group, uint32_t q) const {
     uint32_t largest = 0;
     for (uint32_t j = 0; j < kPartials; ++j) {
-      largest = std::max(largest, shared_.largest[group][q][j]);
+      largest = std::max(largest, shared().largest[group][q][j]);
     }
     return largest;
   }
@@ -186,7 +198,7 @@ class SplitsKernel {
   QUIRE_KERNEL void Scores() {
     Keys::With(shape_.key.codec, [&](auto format) { ScoresOf<decltype(format)>(); });
     Values::With(shape_.value.codec, [&](auto format) { ValueScales<decltype(format)>(); });
-    for (uint32_t g = self_.id(); g < kGroups; g += self_.count()) shared_.group_seen[g] = 0;
+    for (uint32_t g = self_.id(); g < kGroups; g += self_.count()) shared().group_seen[g] = 0;
   }
 
   /// The two tokens of thread `i`: neighbours, or, where a word of codes has both, eight apart.
@@ -216,8 +228,8 @@ class SplitsKernel {
         }
       }
       for (uint32_t w = 0; w < 2; ++w) {
-        shared_.seen[tokens[w]] = seen[w];
-        shared_.open[tokens[w]] = open[w] & seen[w];
+        shared().seen[tokens[w]] = seen[w];
+        shared().open[tokens[w]] = open[w] & seen[w];
       }
       const uint32_t sealed = (seen[0] & ~open[0]) | (seen[1] & ~open[1]);
       if (sealed != 0) SealedScores<Format>(tokens, sealed);
@@ -249,11 +261,11 @@ class SplitsKernel {
       for (uint32_t q = 0; q < kQueries; ++q) {
         float value = score[w][q];
         if constexpr (Format::kHasMids) {
-          value = Fma(scale, value, mid * shared_.query_sum[q]);
+          value = Fma(scale, value, mid * shared().query_sum[q]);
         } else if constexpr (kEncodes<Format>) {
           value = value * scale;
         }
-        if ((wanted >> q & 1u) != 0) shared_.score[tokens[w]][q] = value;
+        if ((wanted >> q & 1u) != 0) shared().score[tokens[w]][q] = value;
       }
     }
   }
@@ -275,8 +287,8 @@ class SplitsKernel {
       const float second = LoadNumber<Format>(plane, at + apart);
       QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
-        score[0][q] = Fma(query_[d][q], first, score[0][q]);
-        score[1][q] = Fma(query_[d][q], second, score[1][q]);
+        score[0][q] = Fma(query()[d][q], first, score[0][q]);
+        score[1][q] = Fma(query()[d][q], second, score[1][q]);
       }
     }
   }
@@ -293,8 +305,8 @@ class SplitsKernel {
     const auto add = [&](uint32_t word, uint32_t bytes) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
-        sum[0][q] = DotPair<false>(fixed_query_[word][q], bytes, sum[0][q]);
-        sum[1][q] = DotPair<true>(fixed_query_[word][q], bytes, sum[1][q]);
+        sum[0][q] = DotPair<false>(fixed_query()[word][q], bytes, sum[0][q]);
+        sum[1][q] = DotPair<true>(fixed_query()[word][q], bytes, sum[1][q]);
       }
     };
     if constexpr (kLayout == codec::CodeLayout::kByteTiles) {
@@ -332,7 +344,7 @@ class SplitsKernel {
     for (uint32_t w = 0; w < 2; ++w) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
-        score[w][q] = static_cast<float>(sum[w][q]) * (shared_.query_unit[q] * kUnit);
+        score[w][q] = static_cast<float>(sum[w][q]) * (shared().query_unit[q] * kUnit);
       }
     }
   }
@@ -340,18 +352,18 @@ class SplitsKernel {
   QUIRE_KERNEL void OpenScores(const uint32_t (&tokens)[2]) {
     const StreamLayout& stream = attention::OpenKey(shape_);
     for (const uint32_t token : tokens) {
-      const uint32_t wanted = shared_.open[token];
+      const uint32_t wanted = shared().open[token];
       if (wanted == 0) continue;
       const std::byte* plane = PlaneOf(stream, SlotOf(args_.tables.open, token));
       float score[kQueries] = {};
       for (uint32_t d = 0; d < stream.dim; ++d) {
         const float value = LoadOpen(stream, plane, InBlock(token), d);
         QUIRE_DEVICE_UNROLL
-        for (uint32_t q = 0; q < kQueries; ++q) score[q] = Fma(query_[d][q], value, score[q]);
+        for (uint32_t q = 0; q < kQueries; ++q) score[q] = Fma(query()[d][q], value, score[q]);
       }
       QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
-        if ((wanted >> q & 1u) != 0) shared_.score[token][q] = score[q];
+        if ((wanted >> q & 1u) != 0) shared().score[token][q] = score[q];
       }
     }
   }
@@ -362,12 +374,12 @@ class SplitsKernel {
     if constexpr (kEncodes<Format>) {
       self_.Sync();  // `seen` and `open`
       for (uint32_t t = self_.id(); t < kSplitTokens; t += self_.count()) {
-        if ((shared_.seen[t] & ~shared_.open[t]) == 0) continue;
+        if ((shared().seen[t] & ~shared().open[t]) == 0) continue;
         const std::byte* at =
             SlotOf(args_.tables.sealed, t) + codec::ScaleAt(shape_.value, kv_head_, InBlock(t));
-        shared_.value_scale[t] = WidenF16(Load<uint16_t>(at));
+        shared().value_scale[t] = WidenF16(Load<uint16_t>(at));
         if (Format::kHasMids) {
-          shared_.value_mid[t] = WidenF16(LoadHalf(at, shape_.value.block_tokens));
+          shared().value_mid[t] = WidenF16(LoadHalf(at, shape_.value.block_tokens));
         }
       }
     }
@@ -376,12 +388,12 @@ class SplitsKernel {
   // Weights.
 
   QUIRE_KERNEL void PartialMax() {
-    ForPartials([&](uint32_t q, uint32_t j) {
+    ForPartials([&](uint32_t q, uint32_t j, uint32_t) {
       float max = kNothingSeen;
       for (uint32_t t = j; t < kSplitTokens; t += kPartials) {
-        if ((shared_.seen[t] >> q & 1u) != 0) max = std::max(max, shared_.score[t][q]);
+        if ((shared().seen[t] >> q & 1u) != 0) max = std::max(max, shared().score[t][q]);
       }
-      shared_.partial[q][j] = max;
+      shared().partial[q][j] = max;
     });
   }
 
@@ -391,9 +403,9 @@ class SplitsKernel {
 
   template <class Format>
   QUIRE_KERNEL void WeightsOf() {
-    ForPartials([&](uint32_t q, uint32_t j) {
+    ForPartials([&](uint32_t q, uint32_t j, uint32_t turn) {
       float max = kNothingSeen;
-      for (uint32_t i = 0; i < kPartials; ++i) max = std::max(max, shared_.partial[q][i]);
+      for (uint32_t i = 0; i < kPartials; ++i) max = std::max(max, shared().partial[q][i]);
       max += 0.0f;
       float sum = 0.0f;
       float mid_sum = 0.0f;
@@ -402,66 +414,63 @@ class SplitsKernel {
         bool some_sealed = false;
         for (uint32_t i = 0; i < attention::kGroupTokens; i += kPartials) {
           const uint32_t t = g * attention::kGroupTokens + i + j;
-          if ((shared_.seen[t] >> q & 1u) == 0) continue;
-          const float e = attention::Exp(shared_.score[t][q] - max);
+          if ((shared().seen[t] >> q & 1u) == 0) continue;
+          const float e = attention::Exp(shared().score[t][q] - max);
           sum += e;
           float weight = e;
           if constexpr (kEncodes<Format>) {
-            if ((shared_.open[t] >> q & 1u) == 0) {
-              weight = e * shared_.value_scale[t];
-              if constexpr (Format::kHasMids) mid_sum = Fma(e, shared_.value_mid[t], mid_sum);
+            if ((shared().open[t] >> q & 1u) == 0) {
+              weight = e * shared().value_scale[t];
+              if constexpr (Format::kHasMids) mid_sum = Fma(e, shared().value_mid[t], mid_sum);
               largest = std::max(largest, attention::MagnitudeBits(weight));
               some_sealed = true;
             }
           }
-          shared_.score[t][q] = weight;
+          shared().score[t][q] = weight;
         }
         if constexpr (kIsInteger<Format>) {
-          shared_.largest[g][q][j] = largest;
+          shared().largest[g][q][j] = largest;
           if (some_sealed) Mark(g, q);
         }
       }
       // other threads still read `partial`
-      shared_.mid_partial[q][j] = mid_sum;
-      sums_[q / QueriesAtOnce()] = sum;
-      if (j == 0) shared_.max[q] = max;
+      shared().mid_partial[q][j] = mid_sum;
+      sums_[turn] = sum;
+      if (j == 0) shared().max[q] = max;
     });
   }
 
-  /// Query vectors that ForPartials has at once.
-  QUIRE_KERNEL uint32_t QueriesAtOnce() const { return self_.count() / kPartials; }
-
   QUIRE_KERNEL void Mark(uint32_t group, uint32_t q) {
 #if defined(__CUDA_ARCH__)
-    atomicOr(&shared_.group_seen[group], 1u << q);
+    atomicOr(&shared().group_seen[group], 1u << q);
 #else
-    shared_.group_seen[group] |= 1u << q;
+    shared().group_seen[group] |= 1u << q;
 #endif
   }
 
   QUIRE_KERNEL void Finish() {
     ForPartials(
-        [&](uint32_t q, uint32_t j) { shared_.partial[q][j] = sums_[q / QueriesAtOnce()]; });
+        [&](uint32_t q, uint32_t j, uint32_t turn) { shared().partial[q][j] = sums_[turn]; });
     Values::With(shape_.value.codec, [&](auto format) {
       if constexpr (kIsInteger<decltype(format)>) FixWeights();
     });
     self_.Sync();
     for (uint32_t q = self_.id(); q < tile_->queries(); q += self_.count()) {
-      shared_.mid_sum[q] = 0.0f + Tree16(shared_.mid_partial[q]);
-      const bool nothing = shared_.max[q] == kNothingSeen;
-      args_.states.max[states_ + q] = shared_.max[q];
-      args_.states.sum[states_ + q] = nothing ? 0.0f : Tree16(shared_.partial[q]);
+      shared().mid_sum[q] = 0.0f + Tree16(shared().mid_partial[q]);
+      const bool nothing = shared().max[q] == kNothingSeen;
+      args_.states.max[states_ + q] = shared().max[q];
+      args_.states.sum[states_ + q] = nothing ? 0.0f : Tree16(shared().partial[q]);
     }
   }
 
   QUIRE_KERNEL void FixWeights() {
-    ForPartials([&](uint32_t q, uint32_t j) {
+    ForPartials([&](uint32_t q, uint32_t j, uint32_t) {
       for (uint32_t g = 0; g < kGroups; ++g) {
         const attention::FixedScale scale = attention::FixedScaleOf(Largest(g, q));
-        if (j == 0) shared_.weight_unit[g][q] = scale.unit;
+        if (j == 0) shared().weight_unit[g][q] = scale.unit;
         for (uint32_t i = j; i < attention::kGroupTokens / 2; i += kPartials) {
           const uint32_t word = g * (attention::kGroupTokens / 2) + i;
-          shared_.fixed_weight[word][q] =
+          shared().fixed_weight[word][q] =
               PairOf16(FixedWeight(word * 2, q, scale), FixedWeight(word * 2 + 1, q, scale));
         }
       }
@@ -469,8 +478,8 @@ class SplitsKernel {
   }
 
   QUIRE_KERNEL int32_t FixedWeight(uint32_t t, uint32_t q, const attention::FixedScale& scale) {
-    const bool sealed = (shared_.seen[t] >> q & 1u) != 0 && (shared_.open[t] >> q & 1u) == 0;
-    return sealed && scale.inverse != 0.0f ? NearestEven(shared_.score[t][q] * scale.inverse) : 0;
+    const bool sealed = (shared().seen[t] >> q & 1u) != 0 && (shared().open[t] >> q & 1u) == 0;
+    return sealed && scale.inverse != 0.0f ? NearestEven(shared().score[t][q] * scale.inverse) : 0;
   }
 
   // Values.
@@ -515,13 +524,13 @@ class SplitsKernel {
         for (uint32_t t = 0; t < codec::kTileLanes; ++t) {
           QUIRE_DEVICE_UNROLL
           for (uint32_t q = 0; q < kQueries; ++q) {
-            out[q] = Fma(shared_.score[first + t][q], value[t], out[q]);
+            out[q] = Fma(shared().score[first + t][q], value[t], out[q]);
           }
         }
       }
     } else {
       for (uint32_t t = 0; t < kSplitTokens; ++t) {
-        const uint32_t sealed = shared_.seen[t] & ~shared_.open[t];
+        const uint32_t sealed = shared().seen[t] & ~shared().open[t];
         if (sealed != 0) {
           const std::byte* plane = PlaneOf(stream, SlotOf(args_.tables.sealed, t));
           AddTo(out, sealed, t,
@@ -536,15 +545,15 @@ class SplitsKernel {
   QUIRE_KERNEL void AddTo(float (&out)[kQueries], uint32_t wanted, uint32_t t, float value) {
     QUIRE_DEVICE_UNROLL
     for (uint32_t q = 0; q < kQueries; ++q) {
-      if ((wanted >> q & 1u) != 0) out[q] = Fma(shared_.score[t][q], value, out[q]);
+      if ((wanted >> q & 1u) != 0) out[q] = Fma(shared().score[t][q], value, out[q]);
     }
   }
 
   QUIRE_KERNEL void AddOpen(float (&out)[kQueries], uint32_t t, uint32_t channel) {
-    if (shared_.open[t] == 0) return;
+    if (shared().open[t] == 0) return;
     const StreamLayout& stream = attention::OpenValue(shape_);
     const std::byte* plane = PlaneOf(stream, SlotOf(args_.tables.open, t));
-    AddTo(out, shared_.open[t], t, LoadOpen(stream, plane, InBlock(t), channel));
+    AddTo(out, shared().open[t], t, LoadOpen(stream, plane, InBlock(t), channel));
   }
 
   /// Channels that one thread sums: those of one word of codes.
@@ -560,7 +569,7 @@ class SplitsKernel {
     for (uint32_t unit = self_.id(); unit < tiles * 8; unit += self_.count()) {
       float out[kChannels<Format>][kQueries] = {};
       for (uint32_t g = 0; g < kGroups; ++g) {
-        const uint32_t wanted = shared_.group_seen[g];
+        const uint32_t wanted = shared().group_seen[g];
         if (wanted != 0) AddGroup<Format>(unit, g, wanted, out);
       }
       for (uint32_t c = 0; c < kChannels<Format>; ++c) {
@@ -571,7 +580,7 @@ class SplitsKernel {
         }
         if constexpr (Format::kHasMids) {
           QUIRE_DEVICE_UNROLL
-          for (uint32_t q = 0; q < kQueries; ++q) out[c][q] += shared_.mid_sum[q];
+          for (uint32_t q = 0; q < kQueries; ++q) out[c][q] += shared().mid_sum[q];
         }
         Store(channel, out[c]);
       }
@@ -615,7 +624,7 @@ class SplitsKernel {
       for (uint32_t q = 0; q < kQueries; ++q) {
         if ((wanted >> q & 1u) == 0) continue;
         out[c][q] =
-            Fma(static_cast<float>(sum[c][q]), shared_.weight_unit[g][q] * kUnit, out[c][q]);
+            Fma(static_cast<float>(sum[c][q]), shared().weight_unit[g][q] * kUnit, out[c][q]);
       }
     }
   }
@@ -624,7 +633,7 @@ class SplitsKernel {
   QUIRE_KERNEL const std::byte* SealedColumn(uint32_t first) const {
     uint32_t wanted = 0;
     for (uint32_t t = first; t < first + codec::kTileLanes; ++t) {
-      wanted |= shared_.seen[t] & ~shared_.open[t];
+      wanted |= shared().seen[t] & ~shared().open[t];
     }
     return wanted == 0 ? nullptr : SlotOf(args_.tables.sealed, first);
   }
@@ -636,7 +645,7 @@ class SplitsKernel {
     const auto add = [&](uint32_t word, uint32_t bytes, uint32_t low, uint32_t high) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
-        const uint32_t pair = shared_.fixed_weight[weights + word][q];
+        const uint32_t pair = shared().fixed_weight[weights + word][q];
         sum[low][q] = DotPair<false>(pair, bytes, sum[low][q]);
         sum[high][q] = DotPair<true>(pair, bytes, sum[high][q]);
       }
@@ -667,14 +676,11 @@ class SplitsKernel {
   Thread& self_;
   const SplitsArgs& args_;
   const AttentionShape& shape_;
-  Shared<kQueries>& shared_;
-  float (*const query_)[kQueries];
-  uint32_t (*const fixed_query_)[kQueries];
   const Tile* tile_ = nullptr;
   uint32_t kv_head_ = 0;
   uint64_t split_ = 0;
   uint64_t states_ = 0;
-  float sums_[DivUp(kQueries * kPartials, kAttendThreads)] = {};
+  float sums_[kTurns] = {};
 };
 
 }  // namespace quire::cuda
