@@ -10,8 +10,11 @@
 namespace quire::cuda {
 namespace {
 
+// So many blocks share a processor at least; 0: as many as registers leave room for.
+constexpr int BlocksOf(uint32_t queries) { return queries == kTileQueriesMax ? 4 : 0; }
+
 template <class Keys, class Values, uint32_t kQueries>
-__global__ void __launch_bounds__(kAttendThreads)
+__global__ void __launch_bounds__(kAttendThreads, BlocksOf(kQueries))
     RunSplits(const __grid_constant__ SplitsArgs args) {
   CudaThread self;
   SplitsKernel<CudaThread, Keys, Values, kQueries>(self, args).Run();
