@@ -21,8 +21,8 @@ struct Likelier {
 
 }  // namespace
 
-// The largest of a block is sought with many maxima beside each other, and its place in that block
-// alone: one after the other, comparisons of 150,000 logits took longer than their product.
+// Many maxima beside each other, and the place of the largest is sought in its block alone: one
+// comparison after the other took half a millisecond for 150,000 logits. NaN is larger than none.
 TokenId Greedy(std::span<const float> logits) {
   QUIRE_CHECK(!logits.empty());
   constexpr size_t kBlock = 1024;
@@ -36,7 +36,7 @@ TokenId Greedy(std::span<const float> logits) {
     size_t i = 0;
     for (; i + kMaxima <= some.size(); i += kMaxima) {
       for (size_t j = 0; j < kMaxima; ++j) {
-        maxima[j] = some[i + j] > maxima[j] ? some[i + j] : maxima[j];  // not NaN
+        maxima[j] = some[i + j] > maxima[j] ? some[i + j] : maxima[j];
       }
     }
     for (; i < some.size(); ++i) maxima[0] = some[i] > maxima[0] ? some[i] : maxima[0];
