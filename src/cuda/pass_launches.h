@@ -21,7 +21,6 @@ class LaunchList {
   void Add(const KernelLaunch& launch);
   void Clear();
   uint32_t size() const { return static_cast<uint32_t>(launches_.size()); }
-  bool empty() const { return launches_.empty(); }
   /// Its arguments are valid until the next Add or Clear.
   KernelLaunch operator[](uint32_t at) const;
   /// As many launches, each of the same kernel as there.

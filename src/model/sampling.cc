@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/scalar.h"
 #include "base/check.h"
 #include "model/layers.h"
 
@@ -72,15 +71,8 @@ TokenId Sampler::Next(std::span<const float> logits) {
 
 void Sampler::Weigh(std::span<const float> logits, float max) {
   weights_.resize(logits.size());
-  if (CpuIsSupported()) {
-    WeighLogits(logits.data(), static_cast<uint32_t>(logits.size()), options_.temperature, max,
-                weights_.data());
-  } else {
-    std::ranges::transform(logits, weights_.begin(), [&](float logit) {
-      const float z = logit / options_.temperature;
-      return std::isnan(z) ? 0.0f : attention::Exp(z - max);
-    });
-  }
+  WeighLogits(logits.data(), static_cast<uint32_t>(logits.size()), options_.temperature, max,
+              weights_.data());
   if (!(options_.min_p > 0.0f)) return;
   for (float& weight : weights_) {
     if (weight < options_.min_p) weight = 0.0f;  // the likeliest has weight 1

@@ -27,6 +27,8 @@ struct SamplerState {
 };
 
 /// Chooses the tokens of one sequence.
+/// With a temperature it needs CpuIsSupported (model/layers.h), as every model does.
+///
 /// Threads: one object on one thread at a time
 class Sampler {
  public:

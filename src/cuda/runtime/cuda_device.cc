@@ -277,36 +277,34 @@ class CudaDevice final : public Device {
   // Where CUDA makes none, launches start one by one.
   std::unique_ptr<LaunchGraph> MakeGraph(const LaunchList& launches) override {
     if (!makes_graphs_) return nullptr;
-    Choose();
-    CountCall();
     auto made = std::make_unique<Graph>(*this);
-    const int error = made->Make(launches);
-    if (error == cudaSuccess) return made;
-    StopGraphs(error);
-    return nullptr;
+    return made->Make(launches) ? std::move(made) : nullptr;
   }
 
  private:
   class Graph final : public LaunchGraph {
    public:
     explicit Graph(CudaDevice& device) : device_(device) {}
-    int Make(const LaunchList& launches) { return graph_.Make(launches); }
+    bool Make(const LaunchList& launches) {
+      return Ask([&] { return graph_.Make(launches); });
+    }
     bool Set(uint32_t at, const KernelLaunch& launch) override {
-      device_.Choose();
-      device_.CountCall();
-      const int error = graph_.Set(at, launch);
-      if (error != cudaSuccess) device_.StopGraphs(error);
-      return error == cudaSuccess;
+      return Ask([&] { return graph_.Set(at, launch); });
     }
     bool Start() override {
+      return Ask([&] { return graph_.Start(device_.stream_); });
+    }
+
+   private:
+    template <typename Call>
+    bool Ask(const Call& call) {
       device_.Choose();
       device_.CountCall();
-      const int error = graph_.Start(device_.stream_);
+      const int error = call();
       if (error != cudaSuccess) device_.StopGraphs(error);
       return error == cudaSuccess;
     }
 
-   private:
     CudaDevice& device_;
     CudaGraph graph_;
   };
