@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
 import sys
 import threading
 
@@ -299,3 +300,24 @@ def test_engines_of_two_machines_share_a_remote(tmp_path):
 def test_a_remote_without_its_key_file_is_refused(tmp_path):
     with pytest.raises(quire.NotFoundError, match="none-there"):
         Engine(MODEL, remote="redis://127.0.0.1:1", fleet_key=tmp_path / "none-there")
+
+
+def test_threads_leave_the_program_its_signals(tmp_path):
+    """A program's thread that waits in a call wakes only if the signal comes to it."""
+    text = ("import pathlib, signal, sys\n"
+            "from quire.engine import Engine\n"
+            "def takes_signals(thread):\n"
+            "    lines = (thread / 'status').read_text().splitlines()\n"
+            "    blocked = int(next(line for line in lines if line.startswith('SigBlk')).split()[1], 16)\n"
+            "    return blocked >> (signal.SIGTERM - 1) & 1 == 0\n"
+            "def threads():\n"
+            "    return set(pathlib.Path('/proc/self/task').iterdir())\n"
+            "others = threads()\n"
+            "with Engine(sys.argv[1], store=sys.argv[2], hot_bytes=64 << 20, threads=2) as engine:\n"
+            "    engine.ask([5] * 40, max_tokens=2).read()\n"
+            "    ours = threads() - others\n"
+            "    assert len(ours) > 3\n"
+            "    assert not any(takes_signals(thread) for thread in ours)\n")
+    run = subprocess.run([sys.executable, "-c", text, MODEL, tmp_path / "store"], capture_output=True,
+                         text=True, timeout=600)
+    assert (run.returncode, run.stderr) == (0, "")

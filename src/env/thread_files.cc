@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "env/file.h"
 #include "env/posix_files.h"
 
@@ -36,7 +37,7 @@ class ThreadFiles final : public PosixFiles {
   Result<void> Start(uint32_t threads) {
     if (event_ < 0) return FailErrno(errno, "eventfd", "files");
     try {
-      while (threads_.size() < threads) threads_.emplace_back([this] { Work(); });
+      while (threads_.size() < threads) threads_.push_back(StartThread([this] { Work(); }));
     } catch (const std::exception& error) {
       if (threads_.empty()) return Fail(ErrorCode::kIo, error.what());
     }

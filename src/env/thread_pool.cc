@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/spin.h"
+#include "base/thread.h"
 #include "quire/env.h"
 
 namespace quire {
@@ -30,7 +31,7 @@ class ThreadPool final : public Executor {
       // With fewer threads, or no memory for more, answers are slower but the same. No exception
       // may leave: the threads that run already could not be ended.
       try {
-        threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+        threads_.push_back(StartThread([this, worker] { WorkerLoop(worker); }));
       } catch (const std::exception&) {
         break;
       }

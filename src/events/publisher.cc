@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "events/event_stream.h"
 #include "events/zmq_socket.h"
 #include "quire/events.h"
@@ -92,7 +93,7 @@ class Publisher final : public EventPublisher {
                 [this](uint64_t number, std::string_view payload) {
                   return sockets_.publish.Send({topic_, BytesOf(number), payload});
                 }),
-        thread_([this] { Run(); }) {}
+        thread_(StartThread([this] { Run(); })) {}
 
   ~Publisher() override {
     stopping_ = true;

@@ -90,7 +90,10 @@ Result<std::string> RunCommand(const std::string& command, std::string_view inpu
   ::posix_spawn_file_actions_adddup2(&actions, in_there.get(), STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, out_there.get(), STDOUT_FILENO);
   ::posix_spawnattr_init(&attributes);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  sigset_t none;
+  ::sigemptyset(&none);  // this thread may have none of the program's signals (base/thread.h)
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
   std::array<std::string, 3> words = {"sh", "-c", command};
   std::array<char*, 4> arguments = {words[0].data(), words[1].data(), words[2].data(), nullptr};
   pid_t child = 0;

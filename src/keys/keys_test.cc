@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/prng.h"
+#include "base/thread.h"
 #include "env/clock.h"
 #include "env/faulty_files.h"
 #include "env/file.h"
@@ -284,6 +285,11 @@ TEST(KeySource, ACommandThatFailsIsNamedWithItsStatus) {
     ASSERT_FALSE(wrapped);
     EXPECT_THAT(wrapped.error().message, HasSubstr(says));
   }
+  StartThread([] {
+    const auto ended = RunCommand("kill -TERM $$; sleep 60", "", 10, 10'000'000);
+    ASSERT_FALSE(ended.has_value());
+    EXPECT_NE(ended.error().message.find("signal"), std::string::npos) << ended.error().message;
+  }).join();
   const auto late = RunCommand("sleep 60", "", 10, 50'000);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code, ErrorCode::kDeadline);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "env/clock.h"
 #include "remote/object_queue.h"
 #include "remote/redis_link.h"
@@ -402,7 +403,7 @@ class RedisObjects final : public Objects {
       : where_(Describe(address)),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         loop_(address, credentials, std::move(tls), queue_, wake_),
-        thread_([this] { loop_.Run(); }) {}
+        thread_(StartThread([this] { loop_.Run(); })) {}
   ~RedisObjects() override {
     queue_.Stop();
     Wake();

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread.h"
 #include "remote/libcurl.h"
 #include "remote/object_queue.h"
 #include "remote/s3_xml.h"
@@ -354,7 +355,7 @@ class S3Objects final : public Objects {
   S3Objects(const Libcurl& curl, std::string where, Bucket bucket)
       : where_(std::move(where)),
         loop_(curl, std::move(bucket), queue_),
-        thread_([this] { loop_.Run(); }) {}
+        thread_(StartThread([this] { loop_.Run(); })) {}
   ~S3Objects() override {
     queue_.Stop();
     loop_.Wake();

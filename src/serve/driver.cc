@@ -6,11 +6,12 @@
 #include <variant>
 
 #include "base/sync_point.h"
+#include "base/thread.h"
 
 namespace quire::serve {
 
 Driver::Driver(Engine& engine, BetweenTicks between)
-    : engine_(engine), between_(std::move(between)), thread_([this] { Turn(); }) {}
+    : engine_(engine), between_(std::move(between)), thread_(StartThread([this] { Turn(); })) {}
 
 Driver::~Driver() {
   ending_.store(true, std::memory_order_release);

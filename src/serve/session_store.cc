@@ -7,6 +7,7 @@
 
 #include "base/canary.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace quire::serve {
 namespace {
@@ -122,7 +123,7 @@ SessionStore::~SessionStore() {
 }
 
 void SessionStore::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = StartThread([this] { Run(); });
 }
 
 void SessionStore::Run() {

@@ -8,6 +8,7 @@
 #include "base/canary.h"
 #include "base/check.h"
 #include "base/sync_point.h"
+#include "base/thread.h"
 #include "env/machine.h"
 
 namespace quire::transfer {
@@ -91,7 +92,7 @@ Transfers::~Transfers() { Stop(); }
 // The thread.
 
 void Transfers::Start() {
-  thread_ = std::thread([this] {
+  thread_ = StartThread([this] {
     if (options_.steps_back) StepBackBehindComputation();
     Run();
   });

@@ -4,6 +4,8 @@
 #include <new>
 #include <string>
 
+#include "base/thread.h"
+
 namespace quire::ranks::pipeline {
 
 namespace {
@@ -22,7 +24,7 @@ constexpr uint64_t kMessageBytesMax = uint64_t{1} << 40;
 
 Ring::Ring(Group& group, const Clock& clock)
     : group_(group), clock_(clock), rank_(group.rank()), ranks_(group.size()) {
-  if (ranks_ > 1) thread_ = std::thread([this] { Run(); });
+  if (ranks_ > 1) thread_ = StartThread([this] { Run(); });
 }
 
 Ring::~Ring() {

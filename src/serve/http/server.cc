@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "serve/http/connection.h"
 #include "serve/http/listener.h"
 
@@ -112,11 +113,11 @@ class ServerImpl final : public Server {
     Spawn(TidyNowAndThen());
     std::vector<std::thread> others;
     for (uint32_t i = 1; i < options_.io_threads; ++i) {
-      others.emplace_back([this] { io_.run(); });
+      others.push_back(StartThread([this] { io_.run(); }));
     }
     // A thread of their own: what is done for others keeps operators waiting no longer than the
     // system does.
-    if (operator_listener_) others.emplace_back([this] { operator_io_.run(); });
+    if (operator_listener_) others.push_back(StartThread([this] { operator_io_.run(); }));
     io_.run();
     for (std::thread& other : others) other.join();
   }

@@ -8,6 +8,7 @@
 
 #include "base/bits.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "env/clock.h"
 
 namespace quire::store {
@@ -82,7 +83,7 @@ SocketStore::SocketStore(std::string path, std::unique_ptr<Connection> connectio
 SocketStore::~SocketStore() = default;
 
 void SocketStore::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = StartThread([this] { Run(); });
 }
 
 uint64_t SocketStore::Put(std::string_view name_space, std::span<const BlockPut> blocks) {
