@@ -308,14 +308,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"quire.llama_server: {error}", file=sys.stderr)
             return child.poll() or 1
         stack.callback(front.server_close)
-        threading.Thread(target=front.serve_forever, daemon=True).start()
+        threading.Thread(target=_shut_down_after, args=(child, front), daemon=True).start()
         print(f"quire.llama_server: http://{host}:{front.server_port}", flush=True)
         try:
-            return child.wait()
+            front.serve_forever()  # which hears signals, whatever thread they came to
         except KeyboardInterrupt:
             return 0
-        finally:
-            front.shutdown()
+        return child.wait()
+
+
+def _shut_down_after(child: "subprocess.Popen[bytes]", front: http.server.HTTPServer) -> None:
+    child.wait()
+    front.shutdown()
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

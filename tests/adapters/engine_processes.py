@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 BINARY = Path(os.environ.get("QUIRE_BINARY") or
@@ -118,6 +119,14 @@ class Owner:
         if self.process.poll() is None:
             self.process.terminate()
             assert self.process.wait(HANG_S) == 0
+
+
+def within(seconds):
+    """Turns of a loop that waits for something; raises once it has waited so long."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        yield
+    raise AssertionError(f"not within {seconds} s")
 
 
 def harm(store, how):

@@ -120,13 +120,15 @@ def test_foreign_blocks_are_misses(world):
     """Blocks of another form under the very keys: cut off, of other lengths, no layout, other tokens."""
     from quire.store import BlockStore
     expected = world.texts([prompt(0)], store="none")
-    finder = ("import sys, llama_cpp\nfrom quire.llama_cpp import QuireCache, _ids\n"
+    finder = ("import sys, llama_cpp\nfrom quire._llama_blocks import ids\n"
+              "from quire.llama_cpp import QuireCache\n"
               "llm = llama_cpp.Llama(sys.argv[1], n_ctx=4096, n_threads=1, verbose=False, seed=1,"
               " flash_attn=True)\n"
               "cache = QuireCache(llm, sys.argv[2])\n"
-              f"tokens = _ids({prompt(0)})\n"
-              "print(cache._namespace)\n"
-              "for key in [*cache._blocks(tokens), *cache._tails(tokens, (12,))]: print(key.hex())\n")
+              f"tokens = ids({prompt(0)})\n"
+              "print(cache._blocks.namespace)\n"
+              "for key in [*cache._blocks.blocks(tokens), *cache._blocks.tails(tokens, (12,))]:\n"
+              "    print(key.hex())\n")
     run = subprocess.run([sys.executable, "-c", finder, world.model, world.folder / "other"],
                          capture_output=True, text=True, check=True, timeout=HANG_S)
     namespace, *keys = run.stdout.split("\n")[:-1]
