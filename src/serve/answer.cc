@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -43,19 +44,31 @@ void AddLogprobs(std::span<const float> logits, uint32_t likeliest, NewToken& ev
 
 }  // namespace
 
-Result<Answer::Drawn> Answer::Draw(std::span<const float> logits, std::span<const TokenId> text) {
+void Answer::Choose(std::span<const float> logits, std::span<const TokenId> text) {
+  chosen_ = Compute(logits, text);
+}
+
+Result<NewToken> Answer::Compute(std::span<const float> logits, std::span<const TokenId> text) try {
   QUIRE_TRY(CheckFinite(logits, text.size() - 1));
   if (request_.digests_logits) digest_.Update(std::as_bytes(logits));
   const size_t prompt_tokens = text.size() - tokens_.size();
   const model::LogitContext context{.prompt = text.first(prompt_tokens),
                                     .answer = text.subspan(prompt_tokens),
                                     .stop_tokens = request_.stop_tokens};
-  Drawn drawn{.token = sampler_.Next(processor_.Apply(request_.rules, logits, context))};
+  NewToken event{.token = sampler_.Next(processor_.Apply(request_.rules, logits, context))};
+  if (request_.logprobs) AddLogprobs(logits, *request_.logprobs, event);
+  return event;
+} catch (const std::bad_alloc&) {
+  return Fail(ErrorCode::kNoSpace, "a token: the system has no memory left");
+}
+
+Result<Answer::Drawn> Answer::Draw(std::span<const float> logits, std::span<const TokenId> text) {
+  if (!chosen_) Choose(logits, text);
+  QUIRE_ASSIGN(NewToken event, *std::exchange(chosen_, std::nullopt));
+  Drawn drawn{.token = event.token};
   tokens_.push_back(drawn.token);
   last_us_ = clock_.NowMicros();
   if (tokens_.size() == 1) first_us_ = last_us_;
-  NewToken event{.token = drawn.token};
-  if (request_.logprobs) AddLogprobs(logits, *request_.logprobs, event);
   mailbox_.Post(id_, std::move(event));
   if (std::ranges::find(request_.stop_tokens, drawn.token) != request_.stop_tokens.end()) {
     drawn.ends = Finish::kStop;

@@ -37,10 +37,15 @@ class Answer {
   void SetSampler(const model::SamplerState& state) { sampler_ = model::Sampler(state); }
   model::SamplerState sampler() const { return sampler_.state(); }
 
-  /// The next token, from the logits after `text`: all tokens before it.
+  /// Computes the next token for the Draw that follows, from the logits after `text`: all tokens
+  /// before it.
   ///
-  /// Shape:  logits [vocab]
-  /// Errors: kCorrupt they are not all finite. Nothing is drawn then
+  /// Shape:   logits [vocab]
+  /// Threads: any, beside other answers'
+  void Choose(std::span<const float> logits, std::span<const TokenId> text);
+  /// The next token, from the same logits and text; Choose may have been called.
+  ///
+  /// Errors: kCorrupt the logits are not all finite; kNoSpace. Nothing is drawn then
   Result<Drawn> Draw(std::span<const float> logits, std::span<const TokenId> text);
 
   /// Says how likely tokens of the prompt were, the first of them at `position`, by the logits
@@ -55,6 +60,8 @@ class Answer {
   Response Take(Finish finish);
 
  private:
+  Result<NewToken> Compute(std::span<const float> logits, std::span<const TokenId> text);
+
   const RequestId id_;
   const Request& request_;
   const uint64_t submitted_us_;
@@ -63,6 +70,7 @@ class Answer {
   model::Sampler sampler_;
   model::LogitProcessor processor_;
   Blake2b<16> digest_;
+  std::optional<Result<NewToken>> chosen_;  // by Choose
   std::vector<TokenId> tokens_;
   uint64_t first_us_ = 0;  // of the first token
   uint64_t last_us_ = 0;

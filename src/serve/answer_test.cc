@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "env/clock.h"
 
@@ -88,6 +89,28 @@ TEST_F(AnswerTest, NothingIsDrawnFromLogitsThatAreNotFinite) {
   EXPECT_TRUE(response.tokens.empty());
   EXPECT_EQ(response.logits_digest, Blake2b<16>().Finish());
   EXPECT_EQ(response.ttft_ms, 0.0);
+}
+
+// Chosen beforehand or not: tokens, what is said of them, the sampler's state, the digest, errors.
+TEST_F(AnswerTest, WhatWasChosenIsWhatDrawGives) {
+  const std::vector<std::vector<float>> logits = {
+      {0, 1, 2, 1}, {1, 1, 1, 1}, {0, 0, std::numeric_limits<float>::infinity(), 0}, {3, 2, 1, 2}};
+  const auto all = [&](bool chooses) {
+    Answer& answer = Make({.max_tokens = 9,
+                           .sampling = {.temperature = 1.0f, .seed = 5, .top_p = 0.9f},
+                           .logprobs = 2});
+    std::vector<std::pair<TokenId, float>> said;
+    for (const auto& row : logits) {
+      if (chooses) answer.Choose(row, text_);
+      if (!Draw(row)) continue;
+      const NewToken token = Said();
+      said.emplace_back(token.token, token.logprob);
+    }
+    return std::tuple(said, answer.sampler().prng, answer.Take(Finish::kLength).logits_digest);
+  };
+  const auto want = all(false);
+  EXPECT_EQ(std::get<0>(want).size(), 3u);
+  EXPECT_EQ(all(true), want);
 }
 
 TEST_F(AnswerTest, LogprobsAreOfTheModelBeforeAnyTemperature) {

@@ -386,5 +386,26 @@ TEST_F(EngineTest, TemperatureDrawsTheSameTokensForTheSameSeed) {
   EXPECT_NE(RunOne(request).tokens, first);
 }
 
+// Tokens of a batch are drawn on several threads.
+TEST_F(EngineTest, TokensOfABatchAreThoseOfEachRequestAlone) {
+  threads_ = 4;
+  Make(256);
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 12; ++i) {
+    requests.push_back({.prompt = SomeTokens(5 + i, i),
+                        .max_tokens = 10 + i,
+                        .sampling = {.temperature = i % 3 == 0 ? 0.0f : 1.0f,
+                                     .seed = i,
+                                     .top_p = i % 2 == 0 ? 1.0f : 0.8f},
+                        .logprobs = i % 4 == 0 ? std::optional<uint32_t>(3) : std::nullopt});
+  }
+  const std::vector<Response> together = Run(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Response alone = RunOne(requests[i]);
+    EXPECT_EQ(together[i].tokens, alone.tokens) << i;
+    EXPECT_EQ(together[i].logits_digest, alone.logits_digest) << i;
+  }
+}
+
 }  // namespace
 }  // namespace quire::serve

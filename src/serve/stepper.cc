@@ -65,31 +65,41 @@ void Stepper::Step(std::span<BatchEntry> entries) {
 
 // Takes one step. On error `left` are those that were not computed, as they were before.
 Result<void> Stepper::Forward(std::span<BatchEntry> entries, std::vector<BatchEntry*>& left) {
-  struct Before {
-    uint64_t logits;        // rows asked for
+  struct Part {
     uint64_t length_after;  // of the sequence, once it is computed
     std::optional<model::ImportanceObserver> observed;
+    uint64_t logits;  // values asked for
+    bool computed = false;
+    TokenRange range{};
+    std::span<const float> rows{};
   };
-  std::vector<Before> before;
+  const uint64_t vocab = model_.config().vocab;
+  std::vector<Part> parts;
   for (const BatchEntry& entry : entries) {
-    before.push_back({.logits = LogitsOf(entry),
-                      .length_after = entry.task->sequence().length() + entry.tokens,
-                      .observed = entry.task->kept().ObservedSoFar()});
+    parts.push_back({.length_after = entry.task->sequence().length() + entry.tokens,
+                     .observed = entry.task->kept().ObservedSoFar(),
+                     .logits = LogitsOf(entry) * vocab});
   }
   auto done = StepModel(entries);
 
-  const uint64_t vocab = model_.config().vocab;
   const float* logits = logits_.data();
   for (size_t i = 0; i < entries.size(); ++i) {
+    Part& part = parts[i];
     Task& task = *entries[i].task;
-    const std::span<const float> rows(logits, before[i].logits * vocab);
-    logits += rows.size();
     // A step that fails while it commits has computed everything, and some are through.
-    if (done || task.sequence().length() == before[i].length_after) {
-      const uint64_t at = task.position();
-      entries[i].fresh_tokens =
-          task.Advance({.begin = at - entries[i].tokens, .end = at}, rows, vocab);
-    } else if (GoBack(entries[i], std::move(before[i].observed))) {
+    part.computed = done || task.sequence().length() == part.length_after;
+    part.range = {.begin = task.position() - entries[i].tokens, .end = task.position()};
+    part.rows = {logits, part.logits};
+    logits += part.logits;
+  }
+  // A token of a large vocabulary takes up to a millisecond.
+  executor_.ParallelFor(static_cast<uint32_t>(entries.size()), [&](uint32_t i, uint32_t) {
+    if (parts[i].computed) entries[i].task->Choose(parts[i].range, parts[i].rows, vocab);
+  });
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (parts[i].computed) {
+      entries[i].fresh_tokens = entries[i].task->Advance(parts[i].range, parts[i].rows, vocab);
+    } else if (GoBack(entries[i], std::move(parts[i].observed))) {
       left.push_back(&entries[i]);
     }
   }

@@ -146,6 +146,14 @@ Result<void> Task::Reserve(uint64_t tokens) {
   return sequence_->Reserve(held);
 }
 
+bool Task::Draws(const TokenRange& step) const {
+  return step.end >= text_.goal() && request_.max_tokens != 0;
+}
+
+void Task::Choose(const TokenRange& step, std::span<const float> logits, uint64_t vocab) {
+  if (Draws(step)) answer_.Choose(logits.last(vocab), text_.tokens());
+}
+
 uint64_t Task::Advance(const TokenRange& step, std::span<const float> logits, uint64_t vocab) {
   const uint64_t at = step.end;
   const uint64_t tokens = step.end - step.begin;
@@ -164,11 +172,10 @@ uint64_t Task::Advance(const TokenRange& step, std::span<const float> logits, ui
   if (text_.generated_tokens() == 0 && fresh > 0) {
     mailbox_.Post(id_, Progress{.done = at, .total = text_.prompt_tokens()});
   }
-  if (at < text_.goal()) return fresh;
-  if (request_.max_tokens == 0) {
-    End(Finish::kLength);
-  } else {
+  if (Draws(step)) {
     Draw(logits.last(vocab));
+  } else if (at >= text_.goal()) {
+    End(Finish::kLength);
   }
   return fresh;
 }

@@ -172,6 +172,10 @@ class Task {
   /// Whether it holds less than it did at the last call of the two.
   bool GaveBack();
 
+  /// Computes the token that Advance with the same arguments draws, if it draws one.
+  ///
+  /// Threads: any, beside other tasks'
+  void Choose(const TokenRange& step, std::span<const float> logits, uint64_t vocab);
   /// Takes in a step over these tokens of its text, which ended with logits as Text::LogitsOf said.
   /// Returns how many of the tokens were computed for the first time.
   ///
@@ -184,6 +188,7 @@ class Task {
   void Fail(Error error);
 
  private:
+  bool Draws(const TokenRange& step) const;
   void Draw(std::span<const float> logits);
   Result<void> SayPrompt(uint64_t from, std::span<const float> logits, uint64_t vocab);
   void EndTurn(CancelledTurn turn, Response response);
