@@ -249,6 +249,24 @@ std::vector<Case> DeviceAttentionCases(cuda::Backend& backend) {
            }});
     }
   }
+  for (const uint32_t lane_blocks : {UINT32_MAX, 1024u}) {
+    cases.push_back({.name = fmt::format("sweep/bf16/8192/b32/g4/{}/{}",
+                                         lane_blocks == UINT32_MAX ? "states" : "lanes", target),
+                     .prepare = [=, &backend] {
+                       return Decode(backend, {.tokens = 8192,
+                                               .batch = 32,
+                                               .options = {.lane_blocks_wanted = lane_blocks}});
+                     }});
+  }
+  for (const uint32_t folding_blocks : {132u, 264u, 528u}) {
+    cases.push_back({.name = fmt::format("sweep/prefill/bf16/8192/chunk2048/blocks{}/{}",
+                                         folding_blocks, target),
+                     .prepare = [=, &backend] {
+                       return Prefill(backend, {.tokens = 8192,
+                                                .rows = 2048,
+                                                .options = {.folding_blocks = folding_blocks}});
+                     }});
+  }
   for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
     Shape of{.codec = codec, .tokens = 32'768, .rows = 2048};
     if (IsEmulated(backend)) of = {.codec = codec, .tokens = 512, .rows = 32};

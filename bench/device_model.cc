@@ -148,6 +148,86 @@ Result<Subject> Step(cuda::Backend& backend, const StepShape& of) {
                .floor = [=](uint32_t) { return batch->Read(); }};
 }
 
+/// The products of the layers of a step, each of whose matrices is read once.
+class Products {
+ public:
+  static Result<std::shared_ptr<Products>> Create(cuda::Backend& backend,
+                                                  const model::ModelConfig& config, uint32_t rows,
+                                                  uint32_t tile_rows) {
+    auto made = std::make_shared<Products>(backend.device());
+    const uint32_t heads = config.query_dim() + 2 * config.kv_dim();
+    const std::pair<uint32_t, uint32_t> shapes[] = {{heads, config.hidden},
+                                                    {config.hidden, config.query_dim()},
+                                                    {2 * config.intermediate, config.hidden},
+                                                    {config.hidden, config.intermediate}};
+    uint32_t largest = 0;
+    for (const auto& [n, k] : shapes) {
+      made->layer_bytes_ += model::PackedBytes(n, k, ComputeType::kBf16);
+      largest = std::max({largest, n, k});
+    }
+    made->layers_ = config.layers;
+    const uint64_t row_bytes = uint64_t{rows} * largest * sizeof(float);
+    QUIRE_TRY(made->weights_.Reserve(made->bytes()));
+    QUIRE_TRY(made->x_.Reserve(row_bytes));
+    QUIRE_TRY(made->y_.Reserve(row_bytes));
+    QUIRE_TRY(made->sink_.Reserve(sizeof(uint32_t)));
+    made->device_.Zero(made->weights_.as<void>(), {.bytes = made->bytes()});
+    made->device_.Zero(made->x_.as<void>(), {.bytes = row_bytes});
+    const std::byte* weights = made->weights_.as<std::byte>();
+    for (uint32_t layer = 0; layer < config.layers; ++layer) {
+      for (const auto& [n, k] : shapes) {
+        made->launches_.push_back(
+            {.w = {.data = weights, .n = n, .k = k, .type = cuda::Round::kBf16},
+             .x = made->x_.as<float>(),
+             .y = made->y_.as<float>(),
+             .rows = rows,
+             .round = cuda::Round::kBf16,
+             .mma = true,
+             .tile_rows = tile_rows});
+        weights += model::PackedBytes(n, k, ComputeType::kBf16);
+      }
+    }
+    return made;
+  }
+  explicit Products(cuda::Device& device)
+      : device_(device), weights_(device), x_(device), y_(device), sink_(device) {}
+
+  uint64_t bytes() const { return layer_bytes_ * layers_; }
+  double Multiply() {
+    return Must(device_.Seconds(cuda::Stream::kCompute, [&] {
+      for (const cuda::MatmulArgs& launch : launches_) device_.Launch(launch);
+    }));
+  }
+  double Read() {
+    return Must(device_.Seconds(cuda::Stream::kCompute, [&] {
+      device_.Launch(cuda::ReadFloorArgs{
+          .from = weights_.as<std::byte>(), .bytes = bytes(), .sink = sink_.as<uint32_t>()});
+    }));
+  }
+
+ private:
+  cuda::Device& device_;
+  uint32_t layers_ = 0;
+  uint64_t layer_bytes_ = 0;
+  std::vector<cuda::MatmulArgs> launches_;
+  cuda::DeviceBuffer weights_;
+  cuda::DeviceBuffer x_;
+  cuda::DeviceBuffer y_;
+  cuda::DeviceBuffer sink_;
+};
+
+Result<Subject> ProductsOfStep(cuda::Backend& backend, const model::ModelConfig& config,
+                               uint32_t rows, uint32_t tile_rows) {
+  QUIRE_ASSIGN(const auto products, Products::Create(backend, config, rows, tile_rows));
+  return Timed{.unit = "ms/step",
+               .less_is_better = true,
+               .amount = 1e3,
+               .slice = fmt::format("the products of {} layers for {} rows, {} MB", config.layers,
+                                    rows, products->bytes() >> 20),
+               .work = [=](uint32_t) { return products->Multiply(); },
+               .floor = [=](uint32_t) { return products->Read(); }};
+}
+
 /// A batch on a device that does nothing.
 struct IdleBatch {
   std::unique_ptr<cuda::Backend> backend;
@@ -216,6 +296,16 @@ std::vector<Case> DeviceModelCases(cuda::Backend& backend) {
     cases.push_back(
         {.name = fmt::format("step/bf16/{}/b{}/{}", of.depth, of.batch, backend.device().target()),
          .prepare = [=, &backend] { return Step(backend, of); }});
+  }
+  const model::ModelConfig config = emulated ? TinyShape() : LargeShape(kModelLayers);
+  for (const uint32_t rows : emulated ? std::vector{16u} : std::vector{1u, 32u, 256u, 2048u}) {
+    for (const uint32_t tile_rows : {16u, 32u, 64u, 128u}) {
+      if (rows == 1 && tile_rows > 16) continue;
+      cases.push_back(
+          {.name = fmt::format("sweep/products/bf16/{}/tile{}/{}", rows, tile_rows,
+                               backend.device().target()),
+           .prepare = [=, &backend] { return ProductsOfStep(backend, config, rows, tile_rows); }});
+    }
   }
   return cases;
 }

@@ -21,7 +21,6 @@ namespace quire::cuda {
 namespace {
 
 constexpr uint64_t kSlotsRoomBytes = 4096;  // steps in which a table's room grows
-constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each of 132 processors
 
 /// A plan on the device: its tables, and the arguments of its launches.
 struct SentPlan {
@@ -32,6 +31,7 @@ struct SentPlan {
     uint64_t rows = 0;
     uint64_t tiles = 0;
     uint64_t work = 0;
+    uint64_t arrived = 0;
     uint64_t vectors = 0;
     uint32_t tile_count = 0;
     uint32_t vector_count = 0;
@@ -190,13 +190,13 @@ class DeviceAttention final : public AttentionBackend {
   void AddWaves(const BlockTables& tables, std::span<const AttentionTask> tasks, SentPlan& plan) {
     if (tasks.empty()) return;
     static_assert(kTileQueriesMax == kMmaQueriesMax);
-    const bool lanes =
+    const bool folds =
         options_.arithmetic == Arithmetic::kMma16 && plan.shape.value.dim <= kMmaChannels;
-    const AttendPlan made =
-        MakePlan(plan.shape, tables, tasks,
-                 {.states = kStatesBytesMax / StateBytes(plan.shape),
-                  .blocks_wanted = options_.blocks_wanted,
-                  .lane_blocks_wanted = lanes ? options_.lane_blocks_wanted : 0});
+    const AttendPlan made = MakePlan(plan.shape, tables, tasks,
+                                     {.states = kStatesBytesMax / StateBytes(plan.shape),
+                                      .blocks_wanted = options_.blocks_wanted,
+                                      .lane_blocks_wanted = folds ? options_.lane_blocks_wanted : 0,
+                                      .tiles_fold = folds});
     plan.queries_max = made.queries_max;
     plan.states_max = made.states_max;
     AddLaunches(made, plan.waves);
@@ -213,6 +213,7 @@ class DeviceAttention final : public AttentionBackend {
       launches.push_back({.rows = rows,
                           .tiles = upload_.Add(wave.tiles),
                           .work = upload_.Add(wave.work),
+                          .arrived = upload_.AddZeros<uint32_t>(wave.tiles.size()),
                           .vectors = upload_.Add(wave.vectors),
                           .tile_count = static_cast<uint32_t>(wave.tiles.size()),
                           .vector_count = static_cast<uint32_t>(wave.vectors.size()),
@@ -226,14 +227,16 @@ class DeviceAttention final : public AttentionBackend {
       QUIRE_TRY(ChooseStaging(shape, plan.on_device));
       QUIRE_TRY(Fold(shape, plan));
     }
-    QUIRE_TRY(states_.Reserve(plan.states_max * StateBytes(shape)));
+    const uint64_t states_max = RoundUp(plan.states_max, uint64_t{4});  // sixteen bytes of sums
+    QUIRE_TRY(states_.Reserve(states_max * StateBytes(shape)));
     auto* const floats = states_.as<float>();
     const SplitStates states{
-        .max = floats, .sum = floats + plan.states_max, .out = floats + 2 * plan.states_max};
+        .max = floats, .sum = floats + states_max, .out = floats + 2 * states_max};
     for (const SentPlan::Launch& wave : plan.waves) {
       SplitsArgs args = ArgsOf(shape, plan, wave);
       args.states = states;
       if (wave.tile_count != 0) LaunchSplits(args, plan, wave);
+      if (wave.vector_count == 0) continue;
       const auto* const vectors = plan.memory.as<std::byte>() + wave.vectors;
       device_.Launch(FoldArgs{.value = shape.value,
                               .vectors = reinterpret_cast<const FoldVector*>(vectors),
@@ -255,7 +258,7 @@ class DeviceAttention final : public AttentionBackend {
 
   Result<void> Fold(const AttentionShape& shape, const SentPlan& plan) {
     for (const SentPlan::Launch& fold : plan.folds) {
-      const uint32_t blocks = std::min(fold.tile_count, kFoldBlocks);
+      const uint32_t blocks = std::min(fold.tile_count, options_.folding_blocks);
       QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
       MmaArgs args =
           MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true, staging_, kQueryTilesMax);
@@ -279,12 +282,13 @@ class DeviceAttention final : public AttentionBackend {
 
   static SplitsArgs ArgsOf(const AttentionShape& shape, const SentPlan& plan,
                            const SentPlan::Launch& launch) {
-    const auto* const base = plan.memory.as<std::byte>();
+    auto* const base = plan.memory.as<std::byte>();
     return {.shape = shape,
             .tables = plan.on_device,
             .rows = reinterpret_cast<const QueryRow*>(base + launch.rows),
             .tiles = reinterpret_cast<const Tile*>(base + launch.tiles),
             .work = reinterpret_cast<const BlockWork*>(base + launch.work),
+            .arrived = reinterpret_cast<uint32_t*>(base + launch.arrived),
             .tile_count = launch.tile_count,
             .splits_per_block = launch.splits_per_block};
   }

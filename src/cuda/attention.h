@@ -26,6 +26,9 @@ struct AttentionOptions {
   uint32_t blocks_wanted = 2048;  // of threads, that compute splits
   // mma16: so many blocks of threads are enough to have a lane of the order each.
   uint32_t lane_blocks_wanted = 1024;
+  // mma16: blocks of threads that fold tiles, at most: two for each of 132 processors, which are
+  // there at once.
+  uint32_t folding_blocks = 264;
 };
 
 /// Slots, queries, states and outputs are in the device's memory; tables and tasks are the host's

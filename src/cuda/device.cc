@@ -35,10 +35,10 @@ void Device::LetWait() {
   blocks_of_ = std::this_thread::get_id();
 }
 
-void Device::BeginPass() {
+void Device::BeginPass(const void* model) {
   MutexLock lock(mutex_);
   StartWaiting();
-  pass_.Begin();
+  pass_.Begin(model);
   in_pass_ = std::this_thread::get_id();
 }
 

@@ -78,7 +78,8 @@ class Device : public LaunchStarter {
   /// What this thread launches on kCompute from now on until EndPass waits for more of it, until
   /// the device is asked for anything but launches, or by another thread for anything, and starts
   /// together (cuda/pass_launches.h). Two threads at once: the launches of the later one wait.
-  void BeginPass();
+  /// model: whose pass it is; an address that tells it from others.
+  void BeginPass(const void* model);
   void EndPass();
   /// Launches, copies, zeros, starts of graphs and changes of them, so far.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }

@@ -28,7 +28,7 @@ TEST(Device, CountsWhatItWasAskedFor) {
   std::vector<uint64_t> calls;  // of each pass
   for (int pass = 0; pass < 3; ++pass) {
     const uint64_t before = device->calls();
-    device->BeginPass();
+    device->BeginPass(nullptr);
     for (uint32_t i = 0; i < kOfPass; ++i) device->Launch(kSome);
     device->EndPass();
     calls.push_back(device->calls() - before);
@@ -44,7 +44,7 @@ TEST(Device, AnotherThreadThatEndsAWaitShiftsNothing) {
   std::array<std::byte, 64> slots{};
   const auto pass = [&](const std::function<void()>& between) {
     const uint64_t before = device->calls();
-    device->BeginPass();
+    device->BeginPass(nullptr);
     for (uint32_t layer = 0; layer < 10; ++layer) {
       for (uint32_t i = 0; i < 10; ++i) device->Launch(kSome);
       device->LetWait();
@@ -74,7 +74,7 @@ TEST(Device, ThreadsMayAskBesideAPass) {
   const auto device = MakeIdleDevice();
   const auto in_passes = [&] {
     for (uint32_t round = 0; round < kRounds; ++round) {
-      device->BeginPass();
+      device->BeginPass(nullptr);
       for (uint32_t i = 0; i < kOfPass; ++i) {
         device->Launch(kSome);
         if (i % 10 == 0) device->LetWait();

@@ -31,7 +31,21 @@ struct KernelLaunch {
   Grid grid{};
   const void* args = nullptr;  // one struct; valid during the call that the launch is given to
   uint32_t args_bytes = 0;
+  // Whether two structs of this type are equal: what lies between their members may be anything.
+  bool (*args_equal)(const void* a, const void* b) = nullptr;
 };
+
+template <class Args>
+KernelLaunch LaunchOf(const char* name, AnyKernel kernel, const Grid& grid, const Args& args) {
+  return {.name = name,
+          .kernel = kernel,
+          .grid = grid,
+          .args = &args,
+          .args_bytes = sizeof(Args),
+          .args_equal = [](const void* a, const void* b) {
+            return *static_cast<const Args*>(a) == *static_cast<const Args*>(b);
+          }};
+}
 
 /// Takes launches one at a time.
 class LaunchSink {

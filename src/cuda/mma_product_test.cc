@@ -31,7 +31,7 @@ class MmaProducts : public testing::TestWithParam<Round> {
   /// x times w, [rows, n], in one launch.
   std::vector<float> Product(const std::vector<float>& w, const std::vector<float>& x, uint32_t n,
                              uint32_t k, const std::vector<float>& bias = {},
-                             Round round = Round::kF32) {
+                             Round round = Round::kF32, uint32_t tile_rows = 0) {
     const auto type = static_cast<ComputeType>(GetParam());
     std::vector<uint16_t> codes(w.size());
     for (size_t i = 0; i < w.size(); ++i) {
@@ -57,7 +57,8 @@ class MmaProducts : public testing::TestWithParam<Round> {
                                .y = answered.there<float>(),
                                .rows = rows,
                                .round = round,
-                               .mma = true});
+                               .mma = true,
+                               .tile_rows = tile_rows});
     answered.Fetch();
     return y;
   }
@@ -94,6 +95,10 @@ TEST_P(MmaProducts, RowsDoNotKnowOfEachOther) {
   const auto x = Numbers(size_t{kRows} * kK);
   const auto bias = Numbers(kN);
   const auto want = Product(w, x, kN, kK, bias, GetParam());
+  for (const uint32_t tile_rows : {16u, 32u, 64u}) {
+    const auto got = Product(w, x, kN, kK, bias, GetParam(), tile_rows);
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0) << tile_rows;
+  }
   for (const uint32_t chunk : {1u, 5u, 16u, 17u, 33u, 64u}) {  // every shape of blocks
     std::vector<float> got;
     for (uint32_t row = 0; row < kRows; row += chunk) {

@@ -73,6 +73,7 @@ class DeviceOperators final : public model::Operators {
   Result<void> Begin(std::span<const TokenId> tokens, std::span<const uint64_t> positions,
                      Executor& executor) override {
     const uint32_t head_dim = config().head_dim;
+    executor_ = &executor;
     count_ = static_cast<uint32_t>(tokens.size());
     for (size_t kind = 0; kind < model::kRowsKinds; ++kind) {
       const uint64_t values = RowValues(config(), static_cast<Rows>(kind));
@@ -97,7 +98,7 @@ class DeviceOperators final : public model::Operators {
     } else {
       sender_.Send(bytes.data(), bytes.size(), inputs_.as<void>());
     }
-    if (options_.graphs) device_.BeginPass();
+    if (options_.graphs) device_.BeginPass(this);
     if (!embeds) return {};
     const std::byte* const from = is_reading_ ? incoming_.bytes().data() : inputs_.as<std::byte>();
     device_.Launch(EmbedArgs{.embedding = PanelsOf(model_.weights.embedding()),
@@ -215,9 +216,9 @@ class DeviceOperators final : public model::Operators {
       std::byte* const here = outgoing_.bytes().data();
       device_.Copy(logits_.as<void>(), here, {.bytes = count * vocab_bytes});
       QUIRE_TRY(device_.Synchronize());
-      for (uint32_t i = 0; i < count; ++i) {
+      executor_->ParallelFor(count, [&](uint32_t i, uint32_t) {
         std::memcpy(outputs[begin + i], here + i * vocab_bytes, vocab_bytes);
-      }
+      });
     }
     device_.EndPass();
     QUIRE_TRY(device_.Synchronize());  // a pass may want none
@@ -272,7 +273,8 @@ class DeviceOperators final : public model::Operators {
   const ForwardModel model_;
   const OperatorsOptions options_;
   std::unordered_map<const void*, void*> weights_;  // by where the host has them
-  uint32_t count_ = 0;                              // rows of the pass
+  Executor* executor_ = nullptr;                    // of the pass
+  uint32_t count_ = 0;                              // rows of it
   std::array<std::unique_ptr<DeviceBuffer>, model::kRowsKinds> rows_;
   Sender sender_;
   Upload upload_;

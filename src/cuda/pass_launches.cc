@@ -34,7 +34,7 @@ bool LaunchList::HasKernelsOf(const LaunchList& other) const {
 bool LaunchList::IsSame(uint32_t at, const LaunchList& other) const {
   const KernelLaunch a = (*this)[at];
   const KernelLaunch b = other[at];
-  return a.grid == b.grid && std::memcmp(a.args, b.args, a.args_bytes) == 0;
+  return a.grid == b.grid && a.args_equal(a.args, b.args);
 }
 
 void LaunchList::Set(uint32_t at, const KernelLaunch& launch) {
@@ -61,8 +61,9 @@ void PassLaunches::StartAll(LaunchStarter& starter, bool cut) {
 
 // False: nothing was started.
 bool PassLaunches::StartTogether(LaunchStarter& starter) {
-  if (seen_.size() == kSeenMax && !seen_.contains(begin_)) seen_.clear();
-  Seen& seen = seen_[begin_];
+  const std::pair place(model_, begin_);
+  if (seen_.size() == kSeenMax && !seen_.contains(place)) seen_.clear();
+  Seen& seen = seen_[place];
   if (seen.graph != nullptr && waiting_.HasKernelsOf(seen.in_graph)) {
     if (!SetChanged(seen)) seen.graph = nullptr;
     seen.last.Clear();

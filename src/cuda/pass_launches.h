@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cuda/kernel_launch.h"
@@ -76,9 +77,11 @@ class PassLaunches {
  public:
   static constexpr uint32_t kListMax = 64;
 
-  /// The next launch is the first of a pass.
+  /// The next launch is the first of a pass of this model: passes of one are compared with each
+  /// other.
   /// Needs: none wait
-  void Begin() {
+  void Begin(const void* model) {
+    model_ = model;
     begin_ = 0;
     is_cut_ = false;
   }
@@ -89,7 +92,7 @@ class PassLaunches {
   void StartAll(LaunchStarter& starter, bool cut);
 
  private:
-  /// Lists that began after so many launches of a pass.
+  /// Lists that began at one place of a model's passes.
   struct Seen {
     LaunchList last{};  // the last one, unless it started as the graph
     LaunchList in_graph{};
@@ -106,9 +109,10 @@ class PassLaunches {
   bool SetChanged(Seen& seen) const;
 
   LaunchList waiting_;
+  const void* model_ = nullptr;
   uint32_t begin_ = 0;   // launches of the pass before the list
   bool is_cut_ = false;  // the list before ended where other passes go on
-  std::map<uint32_t, Seen> seen_;
+  std::map<std::pair<const void*, uint32_t>, Seen> seen_;  // by model and launches before
 };
 
 }  // namespace quire::cuda

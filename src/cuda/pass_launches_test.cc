@@ -15,8 +15,9 @@ namespace quire::cuda {
 namespace {
 
 struct alignas(64) Args {
-  uint32_t value = 0;
-  uint32_t others[15] = {};
+  uint32_t value = 0;  // beside it there may be anything
+
+  friend bool operator==(const Args&, const Args&) = default;
 };
 
 // Kernels are told from each other by their addresses alone.
@@ -82,15 +83,12 @@ class PassLaunchesTest : public testing::Test {
   void Add(uint32_t value, AnyKernel kernel = KernelA) {
     wanted_.push_back(value);
     const Args args{.value = value};
-    pass_.Add({.kernel = kernel,
-               .grid = {.blocks = value + 1},
-               .args = &args,
-               .args_bytes = sizeof(args)},
-              device_);
+    pass_.Add(LaunchOf("", kernel, {.blocks = value + 1}, args), device_);
   }
   /// Launches `values`, all of one kernel, as one pass.
-  void Pass(const std::vector<uint32_t>& values, AnyKernel kernel = KernelA) {
-    pass_.Begin();
+  void Pass(const std::vector<uint32_t>& values, AnyKernel kernel = KernelA,
+            const void* model = nullptr) {
+    pass_.Begin(model);
     for (const uint32_t value : values) Add(value, kernel);
     pass_.StartAll(device_, /*cut=*/false);
     EXPECT_EQ(device_.started, wanted_);
@@ -130,10 +128,22 @@ TEST_F(PassLaunchesTest, AnotherShapeLeavesTheGraph) {
   EXPECT_EQ(device_.graph_starts, 3u);
 }
 
+TEST_F(PassLaunchesTest, ModelsThatTakeTurnsHaveGraphsOfTheirOwn) {
+  const int models[2] = {};
+  for (uint32_t i = 0; i < 3; ++i) {
+    Pass({1, 2, 3}, KernelA, &models[0]);
+    Pass({4, 5}, KernelB, &models[1]);
+  }
+  EXPECT_EQ(device_.graphs, 2u);
+  EXPECT_EQ(device_.graph_starts, 4u);
+  EXPECT_EQ(device_.single_starts, 5u);
+  EXPECT_EQ(device_.changes, 0u);
+}
+
 TEST_F(PassLaunchesTest, ALongPassStartsInLists) {
   std::vector<uint32_t> values(3 * PassLaunches::kListMax + 5);
   for (uint32_t i = 0; i < values.size(); ++i) values[i] = i;
-  pass_.Begin();
+  pass_.Begin(nullptr);
   uint32_t started = 0;
   for (uint32_t i = 0; i < values.size(); ++i) {
     Add(values[i]);
@@ -154,7 +164,7 @@ TEST_F(PassLaunchesTest, ACutListIsNoGraphAndLaterListsAre) {
   ASSERT_EQ(device_.graphs, 4u);
   const uint32_t singles = device_.single_starts;
   for (const uint32_t cut : {40u, 50u, 50u, 60u}) {
-    pass_.Begin();
+    pass_.Begin(nullptr);
     for (uint32_t i = 0; i < values.size(); ++i) {
       if (i == cut) pass_.StartAll(device_, /*cut=*/true);
       Add(values[i]);
@@ -195,7 +205,7 @@ TEST_F(PassLaunchesTest, WhatDoesNotStartAsAGraphStartsAlone) {
 TEST_F(PassLaunchesTest, WhateverComesEveryLaunchStartsOnceInOrder) {
   Prng prng(7);
   for (int pass = 0; pass < 400; ++pass) {
-    pass_.Begin();
+    pass_.Begin(nullptr);
     device_.refuses_changes = prng.NextChance(20);
     device_.refuses_starts = prng.NextChance(20);
     const auto count = static_cast<uint32_t>(70 + prng.NextBelow(3) * 40);

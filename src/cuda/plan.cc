@@ -73,11 +73,7 @@ class Planner {
                   .position_min = position,
                   .position_max = position + rows - 1,
                   .split_end = (position + rows - 1) / kSplitTokens + 1};
-        for (uint32_t head = 0; head < shape_.query_heads; head += tile.heads) {
-          tile.head_begin = head;
-          tile.heads = std::min(limits_.tile_queries, group_ - head % group_);
-          wave.tiles.push_back(tile);
-        }
+        ForTilesOfHeads(tile, [&](const Tile& of_heads) { wave.tiles.push_back(of_heads); });
       }
     }
     return std::move(plan_);
@@ -121,18 +117,32 @@ class Planner {
       const auto ranges = SeenSplits(shape_, position, position + rows - 1, wanted);
       StartWave((ranges[0].end - ranges[0].begin + ranges[1].end - ranges[1].begin) * rows *
                 shape_.query_heads);
+      Tile tile{.row_begin = first_rows_[number] + row,
+                .rows = rows,
+                .sequence = task.sequence,
+                .position_min = position,
+                .position_max = position + rows - 1};
+      const auto set_splits = [&tile](const SplitRange& splits) {
+        tile.split_begin = splits.begin;
+        tile.split_end = splits.end;
+      };
+      const bool is_first_empty = ranges[0].begin == ranges[0].end;
+      if (limits_.tiles_fold && task.out != nullptr && task.from.lanes == 0 &&
+          is_first_empty != (ranges[1].begin == ranges[1].end)) {
+        set_splits(ranges[is_first_empty ? 1 : 0]);
+        tile.by_lanes = by_lanes_ && tile.states() > kLanes;
+        tile.folds = tile.states() <= kLanes;
+        if (tile.folds) {
+          AddTilesOfHeads(tile, [](const Tile&) {});
+          continue;
+        }
+      }
       const uint64_t first = AddVectors(number, row, rows);
       for (size_t i = 0; i < ranges.size(); ++i) {
-        AddTiles({.row_begin = first_rows_[number] + row,
-                  .rows = rows,
-                  .sequence = task.sequence,
-                  .position_min = position,
-                  .position_max = position + rows - 1,
-                  .split_begin = ranges[i].begin,
-                  .split_end = ranges[i].end},
-                 i, [&](uint32_t r, uint32_t head) {
-                   return first + uint64_t{r} * shape_.query_heads + head;
-                 });
+        set_splits(ranges[i]);
+        AddTiles(tile, i, [&](uint32_t r, uint32_t head) {
+          return first + uint64_t{r} * shape_.query_heads + head;
+        });
       }
     }
   }
@@ -200,33 +210,50 @@ class Planner {
     return first;
   }
 
-  /// A tile for every KV head, or several where it has many query heads. Segment `segment` of the
-  /// vector of (row, query head) becomes the tile's splits. Lanes begin with the first segment of a
-  /// vector that has no states from before.
-  template <typename VectorOf>
-  void AddTiles(Tile tile, size_t segment, const VectorOf& vector_of) {
-    Wave& wave = plan_.waves.back();
-    uint64_t states = tile.split_end - tile.split_begin;
-    if (states == 0) return;
-    tile.by_lanes = by_lanes_ && segment == 0 && states > kLanes;
-    for (uint32_t q = 0; tile.by_lanes && q < tile.rows; ++q) {
-      tile.by_lanes = wave.vectors[vector_of(q, 0)].from.lanes == 0;
-    }
-    if (tile.by_lanes) states = kLanes;
+  /// f(tile) for every KV head, or several tiles where it has many query heads.
+  template <typename F>
+  void ForTilesOfHeads(Tile tile, const F& f) const {
     for (uint32_t head = 0; head < shape_.query_heads; head += tile.heads) {
       tile.head_begin = head;
       tile.heads = std::min(limits_.tile_queries, group_ - head % group_);
-      tile.states_begin = wave.states;
-      for (uint32_t q = 0; q < tile.queries(); ++q) {
-        const uint64_t vector = vector_of(q / tile.heads, head + q % tile.heads);
-        wave.vectors[vector].segments[segment] = {tile.split_begin, tile.split_begin + states,
-                                                  tile.states_begin + q, tile.queries()};
-      }
-      wave.states += states * tile.queries();
-      plan_.states_max = std::max(plan_.states_max, wave.states);
-      plan_.queries_max = std::max(plan_.queries_max, tile.queries());
-      wave.tiles.push_back(tile);
+      f(tile);
     }
+  }
+
+  /// f(tile) has where its states begin.
+  template <typename F>
+  void AddTilesOfHeads(const Tile& tile, const F& f) {
+    Wave& wave = plan_.waves.back();
+    ForTilesOfHeads(tile, [&](Tile of_heads) {
+      of_heads.states_begin = wave.states;
+      f(of_heads);
+      wave.states += of_heads.states() * of_heads.queries();
+      plan_.states_max = std::max(plan_.states_max, wave.states);
+      plan_.queries_max = std::max(plan_.queries_max, of_heads.queries());
+      wave.tiles.push_back(of_heads);
+    });
+  }
+
+  /// Segment `segment` of the vector of (row, query head) becomes the tile's splits. Lanes begin
+  /// with the first segment of a vector that has no states from before.
+  template <typename VectorOf>
+  void AddTiles(Tile tile, size_t segment, const VectorOf& vector_of) {
+    Wave& wave = plan_.waves.back();
+    if (tile.states() == 0) return;
+    bool by_lanes = by_lanes_ && segment == 0 && tile.states() > kLanes;
+    for (uint32_t q = 0; by_lanes && q < tile.rows; ++q) {
+      by_lanes = wave.vectors[vector_of(q, 0)].from.lanes == 0;
+    }
+    tile.by_lanes = by_lanes;
+    AddTilesOfHeads(tile, [&](const Tile& of_heads) {
+      for (uint32_t q = 0; q < of_heads.queries(); ++q) {
+        const uint64_t vector =
+            vector_of(q / of_heads.heads, of_heads.head_begin + q % of_heads.heads);
+        wave.vectors[vector].segments[segment] = {of_heads.split_begin,
+                                                  of_heads.split_begin + of_heads.states(),
+                                                  of_heads.states_begin + q, of_heads.queries()};
+      }
+    });
   }
 
   static void CutIntoBlocks(Wave& wave, uint32_t blocks_wanted) {
@@ -236,10 +263,10 @@ class Planner {
         std::clamp<uint64_t>(splits / std::max(1u, blocks_wanted), 1, kSplitsPerBlockMax));
     for (uint32_t number = 0; number < wave.tiles.size(); ++number) {
       const Tile& tile = wave.tiles[number];
-      const uint64_t end = tile.by_lanes ? tile.split_begin + kLanes : tile.split_end;
       const uint32_t at_once = tile.by_lanes ? 1 : wave.splits_per_block;
-      for (uint64_t split = tile.split_begin; split < end; split += at_once) {
-        wave.work.push_back({.tile = number, .split = split});
+      for (uint32_t block = 0; block < tile.blocks(wave.splits_per_block); ++block) {
+        wave.work.push_back(
+            {.tile = number, .split = tile.split_begin + uint64_t{block} * at_once});
       }
     }
   }

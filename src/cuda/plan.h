@@ -11,7 +11,7 @@
 
 namespace quire::cuda {
 
-/// One launch of splits, then the fold of all their states.
+/// One launch of splits, then the fold of the states that their tiles do not fold.
 struct Wave {
   std::vector<Tile> tiles;
   std::vector<BlockWork> work;  // of each block of threads; of blocks that fold none
@@ -34,6 +34,8 @@ struct PlanLimits {
   // So many blocks of threads, of a lane each, keep the device busy: they fold the splits of their
   // lane. 0: none do.
   uint32_t lane_blocks_wanted = 0;
+  // Tiles fold their states where each query vector has at most one for each lane and nothing else.
+  bool tiles_fold = false;
 };
 
 /// Needs: tasks that are valid (attention/plan.h)

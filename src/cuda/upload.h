@@ -27,6 +27,13 @@ class Upload {
     bytes_.insert(bytes_.end(), first, first + count * sizeof(T));
     return at;
   }
+  template <typename T>
+  uint64_t AddZeros(uint64_t count) {
+    Pad(kAlignment);
+    const uint64_t at = bytes_.size();
+    bytes_.resize(at + count * sizeof(T));
+    return at;
+  }
   /// The next array begins at a multiple of so many bytes.
   void Pad(uint64_t multiple) { bytes_.resize(RoundUp(bytes_.size(), multiple)); }
   const std::vector<std::byte>& bytes() const { return bytes_; }

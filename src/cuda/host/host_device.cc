@@ -159,7 +159,7 @@ class HostDevice final : public Device {
   }
   void MakeLaunch(const MatmulArgs& args, LaunchSink& sink) override {
     if (args.mma) {
-      return WithProductShape(args.rows, [&](auto shape) { Product<decltype(shape)>(args, sink); });
+      return WithProductShape(args, [&](auto shape) { Product<decltype(shape)>(args, sink); });
     }
     Give<RunOf<MatmulKernel<Thread>, MatmulArgs>>(
         "RunMatmul", {MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes}, args, sink);
@@ -237,11 +237,7 @@ class HostDevice final : public Device {
   template <auto kKernel, class Args>
   static void Give(const char* name, const Grid& grid, const Args& args, LaunchSink& sink) {
     const HostKernel kernel = Run<kKernel, Args>;
-    sink.Take({.name = name,
-               .kernel = reinterpret_cast<AnyKernel>(kernel),
-               .grid = grid,
-               .args = &args,
-               .args_bytes = sizeof(Args)});
+    sink.Take(LaunchOf(name, reinterpret_cast<AnyKernel>(kernel), grid, args));
   }
 
   template <Staging kStaging>

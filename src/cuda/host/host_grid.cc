@@ -45,7 +45,9 @@ void HostGrid::Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
   fibers_->shared.resize(shared_bytes + kSharedAlignment);
   const size_t misaligned = reinterpret_cast<uintptr_t>(fibers_->shared.data()) % kSharedAlignment;
   shared_ = fibers_->shared.data() + (misaligned == 0 ? 0 : kSharedAlignment - misaligned);
-  for (block_ = 0; block_ < blocks; ++block_) {
+  descending_ = !descending_;
+  for (uint32_t i = 0; i < blocks; ++i) {
+    block_ = descending_ ? blocks - 1 - i : i;
     std::memset(shared_, 0xff, shared_bytes);
     bulk_.Start(shared_, shared_bytes);
     RunBlock();
@@ -112,6 +114,17 @@ void HostGrid::Thread::FinishCopies(size_t but_groups) {
   copies_.erase(copies_.begin(), copies_.begin() + static_cast<ptrdiff_t>(count));
   groups_.erase(groups_.begin(), groups_.begin() + static_cast<ptrdiff_t>(groups));
   for (size_t& end : groups_) end -= count;
+}
+
+bool HostGrid::Thread::IsLast(uint32_t* arrived, uint32_t blocks) {
+  Sync();
+  if (id_ == 0) {
+    QUIRE_CHECK(*arrived < blocks);
+    grid_->is_last_ = ++*arrived == blocks;
+    if (grid_->is_last_) *arrived = 0;
+  }
+  Sync();
+  return grid_->is_last_;
 }
 
 void HostGrid::Enter() {

@@ -1,7 +1,8 @@
 // Runs kernels on the host, for tests: the threads of a block run one at a time, each until it
 // syncs, in ascending order up to one barrier and in descending order up to the next. So a barrier
 // that is missing shows as a wrong result. Copies take place when they are waited for, so a wait
-// that is missing shows too.
+// that is missing shows too. Blocks run one after the other, in ascending order in one launch and
+// in descending order in the next.
 #ifndef QUIRE_CUDA_HOST_HOST_GRID_H_
 #define QUIRE_CUDA_HOST_HOST_GRID_H_
 
@@ -25,6 +26,7 @@ class HostGrid {
     uint32_t block() const { return grid_->block_; }
     std::byte* shared() const { return grid_->shared_; }
     void Sync() { grid_->Sync(); }
+    bool IsLast(uint32_t* arrived, uint32_t blocks);
 
     void CopyAsync(void* to, const void* from, bool valid) {
       copies_.push_back({to, valid ? from : nullptr});
@@ -89,6 +91,8 @@ class HostGrid {
   uint32_t threads_ = 0;
   uint32_t block_ = 0;
   uint32_t running_ = 0;
+  bool descending_ = true;  // the blocks of this launch
+  bool is_last_ = false;    // this block, of those that count themselves in
 };
 
 }  // namespace quire::cuda

@@ -2,12 +2,15 @@
 //
 // Attention takes two launches. Splits: blocks of threads each compute some splits of a *tile* of
 // query vectors and leave a softmax state for each. Fold: a block for every query vector folds its
-// states into lanes, and merges these (docs/numerics.md section 2).
+// states into lanes, and merges these (docs/numerics.md section 2). Where a tile has at most one
+// state for each lane, and nothing else is to be folded, the last block of the tile merges them
+// instead (class mma16).
 #ifndef QUIRE_CUDA_KERNELS_ATTEND_H_
 #define QUIRE_CUDA_KERNELS_ATTEND_H_
 
 #include <cstdint>
 
+#include "cuda/kernels/equal.h"
 #include "quire/attention_types.h"
 
 namespace quire::cuda {
@@ -31,6 +34,8 @@ struct SplitStates {
   float* max = nullptr;  // [states]; -infinity: nothing was seen
   float* sum = nullptr;  // [states]
   float* out = nullptr;  // [states, value.dim], not divided; nothing was seen: not written
+
+  friend bool operator==(const SplitStates&, const SplitStates&) = default;
 };
 
 /// Query vectors that a block of threads computes together: some rows of some query heads of one
@@ -49,8 +54,18 @@ struct Tile {
   // so there are [kLanes, rows, heads], in the order of the first splits (class mma16).
   uint64_t states_begin = 0;
   bool by_lanes = false;
+  bool folds = false;  // its last block writes the outputs
 
   constexpr uint32_t queries() const { return rows * heads; }
+  /// Of each query vector.
+  constexpr uint64_t states() const {
+    return by_lanes ? uint64_t{kLanes} : split_end - split_begin;
+  }
+  /// Of threads.
+  constexpr uint32_t blocks(uint32_t splits_per_block) const {
+    return by_lanes ? kLanes
+                    : static_cast<uint32_t>((states() + splits_per_block - 1) / splits_per_block);
+  }
 };
 
 /// What a block of threads computes: splits of one tile from `split` on, or those of its lane.
@@ -59,15 +74,26 @@ struct BlockWork {
   uint64_t split = 0;
 };
 
+/// Where the output of query vector `q` of a tile goes.
+/// Shape: [value_dim]
+constexpr float* OutputOf(const Tile& tile, const QueryRow* rows, uint32_t q, uint32_t value_dim) {
+  return rows[tile.row_begin + q / tile.heads].out +
+         uint64_t{tile.head_begin + q % tile.heads} * value_dim;
+}
+
 struct SplitsArgs {
   AttentionShape shape{};
   BlockTables tables{};
   const QueryRow* rows = nullptr;
   const Tile* tiles = nullptr;
   const BlockWork* work = nullptr;  // of every block of threads
+  // Of each tile: blocks that have left their states. 0 before the launch, and after it.
+  uint32_t* arrived = nullptr;
   uint32_t tile_count = 0;
   uint32_t splits_per_block = 1;
   SplitStates states{};
+
+  friend bool operator==(const SplitsArgs&, const SplitsArgs&) = default;
 };
 
 struct SplitsLaunch {
@@ -96,6 +122,8 @@ struct FoldArgs {
   StreamLayout value{};
   const FoldVector* vectors = nullptr;  // a block each
   SplitStates states{};
+
+  friend bool operator==(const FoldArgs&, const FoldArgs&) = default;
 };
 
 }  // namespace quire::cuda

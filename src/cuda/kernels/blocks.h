@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/kernels/equal.h"
 #include "quire/attention_types.h"
 
 namespace quire::cuda {
@@ -24,6 +25,8 @@ struct WrittenStream {
   Codec dtype = Codec::kF32;
   int64_t token_stride = 0;  // elements
   int64_t head_stride = 0;
+
+  friend bool operator==(const WrittenStream&, const WrittenStream&) = default;
 };
 /// Rows of some tokens of one block.
 struct WrittenBlock {
@@ -32,6 +35,8 @@ struct WrittenBlock {
   uint32_t token_begin = 0;  // in the block
   uint16_t tokens = 0;
   uint16_t stream = 0;  // of the launch
+
+  friend bool operator==(const WrittenBlock&, const WrittenBlock&) = default;
 };
 
 /// Rows into the planes of open slots. A block of threads has one row of one head.
@@ -42,6 +47,8 @@ struct WriteArgs {
   uint32_t heads_max = 0;   // of the streams
   uint32_t tokens_max = 0;  // of the blocks
   WrittenBlock blocks[kBlocksOfLaunch]{};
+
+  friend bool operator==(const WriteArgs&, const WriteArgs&) = default;
 };
 
 /// Tokens of one stream, widened to f32. A block of threads has one row of one head.
@@ -51,17 +58,23 @@ struct ReadArgs {
   uint32_t token_begin = 0;
   uint32_t tokens = 0;
   float* out = nullptr;  // [heads, tokens, dim]
+
+  friend bool operator==(const ReadArgs&, const ReadArgs&) = default;
 };
 
 /// The two forms of one stream.
 struct SealedStream {
   StreamLayout open{};
   StreamLayout sealed{};
+
+  friend bool operator==(const SealedStream&, const SealedStream&) = default;
 };
 struct SealedBlock {
   const std::byte* open_slot = nullptr;
   std::byte* sealed_slot = nullptr;
   uint32_t stream = 0;  // of the launch
+
+  friend bool operator==(const SealedBlock&, const SealedBlock&) = default;
 };
 
 /// Whole blocks of streams from their open into their sealed form. A block of threads has sixteen
@@ -72,6 +85,8 @@ struct EncodeArgs {
   uint32_t count = 0;
   uint32_t tiles_max = 0;  // of sixteen tokens of a head, of one block
   SealedBlock blocks[kBlocksOfLaunch]{};
+
+  friend bool operator==(const EncodeArgs&, const EncodeArgs&) = default;
 };
 static_assert(sizeof(WriteArgs) <= 4096 && sizeof(EncodeArgs) <= 4096);
 
@@ -103,6 +118,8 @@ struct ChecksumArgs {
   // Factors for the bytes that follow (checksum-inl.h): 2^i runs of a thread, 2^i blocks of them.
   uint32_t run_powers[kChecksumJoins] = {};
   uint32_t block_powers[32] = {};
+
+  friend bool operator==(const ChecksumArgs&, const ChecksumArgs&) = default;
 };
 static_assert(sizeof(ChecksumArgs) <= 4096);
 

@@ -29,6 +29,8 @@ struct BoxedArray {
 /// The device's form of a BoxedArray, made by Device::MakeMap.
 struct alignas(128) TensorMap {
   std::byte bytes[128];
+
+  friend bool operator==(const TensorMap&, const TensorMap&) = default;
 };
 
 /// The first number of a box. Numbers of the box outside the array, below it or behind it, are

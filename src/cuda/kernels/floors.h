@@ -16,6 +16,8 @@ struct ReadFloorArgs {
   const std::byte* from = nullptr;  // aligned to 16
   uint64_t bytes = 0;
   uint32_t* sink = nullptr;  // so that nothing is left out; hardly ever written
+
+  friend bool operator==(const ReadFloorArgs&, const ReadFloorArgs&) = default;
 };
 
 /// Multiply-adds of one thread for every round of MultiplyFloorArgs.
@@ -24,6 +26,8 @@ inline constexpr uint32_t kFloorChains = 16;
 struct MultiplyFloorArgs {
   uint32_t rounds = 0;
   float* sink = nullptr;  // [1]; hardly ever written
+
+  friend bool operator==(const MultiplyFloorArgs&, const MultiplyFloorArgs&) = default;
 };
 
 /// Products of matrices in registers. Multiply-adds of one warp for every round: those of so many
@@ -36,6 +40,8 @@ inline constexpr uint32_t kMatrixMultiplyAdds = 16 * 8 * 16;
 struct MatrixFloorArgs {
   uint32_t rounds = 0;
   float* sink = nullptr;  // [1]; hardly ever written
+
+  friend bool operator==(const MatrixFloorArgs&, const MatrixFloorArgs&) = default;
 };
 
 }  // namespace quire::cuda

@@ -157,6 +157,8 @@ struct MmaShared {
   uint32_t stage_bytes = 0;
   bool has_code_buffers = false;  // for splits of which nothing is read open
   uint32_t bytes = 0;
+
+  friend bool operator==(const MmaShared&, const MmaShared&) = default;
 };
 
 /// buffers: 0 as many as the staging has.
@@ -225,6 +227,8 @@ struct MmaArgs {
   // block + blocks ... whole.
   float* waiting = nullptr;
   uint32_t blocks = 0;
+
+  friend bool operator==(const MmaArgs&, const MmaArgs&) = default;
 };
 
 /// Whether blocks fold tiles of this shape. Warps that fold have no registers for sums of codes.

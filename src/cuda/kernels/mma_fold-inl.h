@@ -27,15 +27,15 @@ class MmaFold {
   static constexpr uint32_t kQueries = 2;
   static constexpr uint32_t kSums = kMmaChannels / 2;
 
-  QUIRE_KERNEL MmaFold(const Warp<Thread>& warp, const MmaArgs& mma, const MmaShared& layout,
-                       std::byte* shared, uint32_t block)
-      : warp_(warp),
+  QUIRE_KERNEL MmaFold(Thread& self, const MmaArgs& mma, const MmaShared& layout, std::byte* shared,
+                       uint32_t block)
+      : warp_(self),
         value_(mma.splits.shape.value),
         running_(reinterpret_cast<Four*>(shared + layout.folded_at)),
         waiting_(reinterpret_cast<Four*>(mma.waiting) +
                  uint64_t{block} * kFoldLevels * kFours * kThreads),
         row_(reinterpret_cast<float*>(shared + layout.rows_at) +
-             uint64_t{warp.number()} * layout.row_floats) {}
+             uint64_t{warp_.number()} * layout.row_floats) {}
 
   /// The running state is empty.
   QUIRE_KERNEL void Clear() {
@@ -78,30 +78,26 @@ class MmaFold {
 
   /// Outputs of the tile from the running state, which is the tree's.
   QUIRE_KERNEL void Finish(const Tile& tile, const QueryRow* rows) {
-    for (uint32_t of_warp = 0; of_warp < kMmaQueriesMax; ++of_warp) {
-      const uint32_t q = warp_.number() * kMmaQueriesMax + of_warp;
-      if (q >= tile.queries()) return;
-      warp_.Lanes([&](uint32_t lane) {
-        if (lane / 4 != of_warp % 8) return;
-        const uint32_t r = of_warp / 8;
-        const Four end = At(running_, lane, kEnd);
-        const bool empty = end.value[r] == kNothingSeen;
-        const float sum = end.value[kQueries + r];
-        for (uint32_t n = 0; n * 8 < value_.dim; ++n) {
-          const Four sums = At(running_, lane, n);
-          float* const to = row_ + n * 8 + lane % 4 * 2;
-          to[0] = empty ? 0.0f : sums.value[r * 2] / sum;
-          to[1] = empty ? 0.0f : sums.value[r * 2 + 1] / sum;
-        }
-      });
-      warp_.Sync();
-      if (value_.rotated) RotateByWarp(warp_, row_, value_.dim);
-      float* const out = rows[tile.row_begin + q / tile.heads].out +
-                         uint64_t{tile.head_begin + q % tile.heads} * value_.dim;
-      warp_.Lanes([&](uint32_t lane) {
-        for (uint32_t d = lane; d < value_.dim; d += kWarpLanes) out[d] = row_[d];
-      });
-      warp_.Sync();
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t r = 0; r < kQueries; ++r) {
+      QUIRE_DEVICE_UNROLL_BY(1)
+      for (uint32_t row = 0; row < kMmaQueriesMax / kQueries; ++row) {
+        const uint32_t q = warp_.number() * kMmaQueriesMax + r * (kMmaQueriesMax / kQueries) + row;
+        if (q >= tile.queries()) return;
+        warp_.Lanes([&](uint32_t lane) {
+          if (lane / 4 != row) return;
+          const Four end = At(running_, lane, kEnd);
+          const bool empty = end.value[r] == kNothingSeen;
+          const float sum = end.value[kQueries + r];
+          for (uint32_t n = 0; n * 8 < value_.dim; ++n) {
+            const Four sums = At(running_, lane, n);
+            float* const to = row_ + n * 8 + lane % 4 * 2;
+            to[0] = empty ? 0.0f : sums.value[r * 2] / sum;
+            to[1] = empty ? 0.0f : sums.value[r * 2 + 1] / sum;
+          }
+        });
+        WriteByWarp(warp_, row_, value_.dim, value_.rotated, OutputOf(tile, rows, q, value_.dim));
+      }
     }
   }
 
@@ -189,7 +185,7 @@ class MmaFold {
     });
   }
 
-  const Warp<Thread>& warp_;
+  const Warp<Thread> warp_;
   const StreamLayout& value_;
   Four* const running_;  // [kFours][threads]
   Four* const waiting_;  // [kFoldLevels][kFours][threads]

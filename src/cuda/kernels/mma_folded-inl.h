@@ -27,7 +27,7 @@ class MmaFolded {
   QUIRE_KERNEL void Run() {
     reader().Open();
     const SplitsArgs& args = mma_.splits;
-    Fold fold(warp_, mma_, mma_.shared, self_.shared(), self_.block());
+    Fold fold(self_, mma_, mma_.shared, self_.shared(), self_.block());
     for (uint32_t number = self_.block(); number < args.tile_count; number += mma_.blocks) {
       reader().FindTile(number);
       const Tile& tile = reader().tile();

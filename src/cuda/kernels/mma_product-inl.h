@@ -38,9 +38,10 @@ using MoreRows = ProductShape<1, 2, 1, 4>;
 using TileOfRows = ProductShape<2, 4, 1, 3>;
 using ManyRows = ProductShape<4, 4, 2, 3>;
 
-/// f(shape) of a product of so many rows. It never shows in the bits.
+/// f(shape) of a product. It never shows in the bits.
 template <typename F>
-auto WithProductShape(uint32_t rows, const F& f) {
+auto WithProductShape(const MatmulArgs& args, const F& f) {
+  const uint32_t rows = args.tile_rows != 0 ? args.tile_rows : args.rows;
   if (rows <= FewRows::kRows) return f(FewRows());
   if (rows <= MoreRows::kRows) return f(MoreRows());
   if (rows <= TileOfRows::kRows) return f(TileOfRows());

@@ -18,6 +18,7 @@
 #include "cuda/kernels/mma_integers-inl.h"
 #include "cuda/kernels/mma_reader-inl.h"
 #include "cuda/kernels/mma_scores-inl.h"
+#include "cuda/kernels/mma_tile_fold-inl.h"
 #include "cuda/kernels/warp-inl.h"
 
 namespace quire::cuda {
@@ -56,15 +57,22 @@ class MmaStates {
         if (tile.by_lanes) Fold(split == work.split);
         if (!tile.by_lanes || is_last) Leave(tile.states_begin + state * tile.queries(), group);
       }
-      if (is_last) return;
+      if (is_last) break;
       split += step;
       reader().StartSplit(split);
     }
+    if (!tile.folds) return;
+    static_assert(TileFold::kSharedFloats * kMmaWarps * 4 <= SharedOutBytes(kOfBlock));
+    if (!self_.IsLast(mma_.splits.arrived + work.tile, tile.blocks(mma_.splits.splits_per_block))) {
+      return;
+    }
+    TileFold(self_, mma_.splits, tile, told_).Run();
   }
 
  private:
   using Scores = MmaScores<Thread, /*kFolds=*/false, kStaging, kTiles>;
   using Reader = typename Scores::Reader;
+  using TileFold = MmaTileFold<Thread>;
   static constexpr bool kEncoded = Reader::kEncoded;
   static constexpr uint32_t kStages = Scores::kStages;
   static constexpr uint32_t kQueries = Scores::kQueries;

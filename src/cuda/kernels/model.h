@@ -25,6 +25,8 @@ struct Panels {
   uint32_t n = 0;
   uint32_t k = 0;
   Round type = Round::kF32;
+
+  friend bool operator==(const Panels&, const Panels&) = default;
 };
 
 /// Of k, of products in matrix instructions: in shared memory at a time.
@@ -42,6 +44,9 @@ struct MatmulArgs {
   // In matrix instructions, in whose order the sum is then: x is rounded to the type of w, of 16
   // bits, and k is a multiple of kProductDepth.
   bool mma = false;
+  uint32_t tile_rows = 0;  // of a block of threads, at least, if mma; 0: as fits `rows`
+
+  friend bool operator==(const MatmulArgs&, const MatmulArgs&) = default;
 };
 
 /// hidden[i] = row tokens[i] of a matrix, widened.
@@ -54,6 +59,8 @@ struct EmbedArgs {
   const float* angles_from = nullptr;  // [rows, angle_values]: likewise
   float* angles = nullptr;
   uint32_t angle_values = 0;
+
+  friend bool operator==(const EmbedArgs&, const EmbedArgs&) = default;
 };
 
 /// Rows that a launch picks by number.
@@ -72,6 +79,8 @@ struct NormArgs {
   Round round = Round::kF32;
   bool picks = false;  // rows of x; otherwise they are 0, 1, 2 ...
   uint32_t picked[kPickedMax] = {};
+
+  friend bool operator==(const NormArgs&, const NormArgs&) = default;
 };
 
 /// The heads of one kind, queries or keys.
@@ -81,6 +90,8 @@ struct HeadKind {
   const float* factors = nullptr;  // [heads, head_dim], or null
   uint64_t out_stride = 0;         // values
   uint32_t heads = 0;
+
+  friend bool operator==(const HeadKind&, const HeadKind&) = default;
 };
 
 /// RMS norm if there is one, then rotary position, then factors if there are, of every head of some
@@ -95,6 +106,8 @@ struct HeadsArgs {
   uint32_t head_dim = 0;
   float eps = 0.0f;
   Round round = Round::kF32;
+
+  friend bool operator==(const HeadsArgs&, const HeadsArgs&) = default;
 };
 
 /// out[i][j] = Round(Round(g / (1 + Exp(-g))) * u), g and u being columns j and n + j.
@@ -104,6 +117,8 @@ struct GateArgs {
   uint32_t n = 0;
   uint32_t rows = 0;
   Round round = Round::kF32;
+
+  friend bool operator==(const GateArgs&, const GateArgs&) = default;
 };
 
 /// x = Round(x + y).
@@ -112,6 +127,8 @@ struct AddArgs {
   const float* y = nullptr;
   uint64_t count = 0;
   Round round = Round::kF32;
+
+  friend bool operator==(const AddArgs&, const AddArgs&) = default;
 };
 
 }  // namespace quire::cuda

@@ -9,6 +9,9 @@
 //   block()         which block
 //   shared()        memory that the block's threads share, aligned to 16 bytes
 //   Sync()          returns when all threads of the block have called it
+//   IsLast(arrived, blocks)
+//                   syncs, and counts the block in at `arrived`; whether it is the last of so many,
+//                   for which the count is 0 again. It sees what they wrote before they counted in
 //   CopyAsync(), CommitCopies(), WaitCopies()
 //                   copies from global to shared memory that go on beside the thread
 //

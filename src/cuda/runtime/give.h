@@ -9,11 +9,7 @@ namespace quire::cuda {
 template <class Args>
 void Give(const char* name, void (*kernel)(Args), const Grid& grid, LaunchSink& sink,
           const Args& args) {
-  sink.Take({.name = name,
-             .kernel = reinterpret_cast<AnyKernel>(kernel),
-             .grid = grid,
-             .args = &args,
-             .args_bytes = sizeof(Args)});
+  sink.Take(LaunchOf(name, reinterpret_cast<AnyKernel>(kernel), grid, args));
 }
 
 }  // namespace quire::cuda

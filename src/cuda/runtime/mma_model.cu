@@ -24,7 +24,7 @@ void Launch(const MatmulArgs& args, LaunchSink& sink) {
 }  // namespace
 
 void LaunchMmaProduct(const MatmulArgs& args, LaunchSink& sink) {
-  WithProductShape(args.rows, [&](auto shape) { Launch<decltype(shape)>(args, sink); });
+  WithProductShape(args, [&](auto shape) { Launch<decltype(shape)>(args, sink); });
 }
 
 }  // namespace quire::cuda

@@ -23,6 +23,14 @@ class CudaThread {
   /// No member: the compiler has to see that it is shared memory.
   __device__ std::byte* shared() const { return LaunchedShared(); }
   __device__ void Sync() { __syncthreads(); }
+  __device__ bool IsLast(uint32_t* arrived, uint32_t blocks) {
+    __threadfence();
+    __syncthreads();
+    const bool is_last = threadIdx.x == 0 && atomicInc(arrived, blocks - 1) == blocks - 1;
+    const bool is_ours = __syncthreads_or(is_last) != 0;
+    __threadfence();
+    return is_ours;
+  }
 
   /// Sixteen bytes, both ends aligned to them; not `valid`: zeros, and nothing is read.
   __device__ void CopyAsync(void* to, const void* from, bool valid) {
