@@ -1,4 +1,4 @@
-// Threads of the library in a program of somebody else.
+// Threads of the library, in a program that has threads and signals of its own.
 #ifndef QUIRE_BASE_THREAD_H_
 #define QUIRE_BASE_THREAD_H_
 

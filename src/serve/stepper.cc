@@ -65,7 +65,7 @@ void Stepper::Step(std::span<BatchEntry> entries) {
 
 // Takes one step. On error `left` are those that were not computed, as they were before.
 Result<void> Stepper::Forward(std::span<BatchEntry> entries, std::vector<BatchEntry*>& left) {
-  struct Part {
+  struct Share {
     uint64_t length_after;  // of the sequence, once it is computed
     std::optional<model::ImportanceObserver> observed;
     uint64_t logits;  // values asked for
@@ -74,32 +74,32 @@ Result<void> Stepper::Forward(std::span<BatchEntry> entries, std::vector<BatchEn
     std::span<const float> rows{};
   };
   const uint64_t vocab = model_.config().vocab;
-  std::vector<Part> parts;
+  std::vector<Share> shares;
   for (const BatchEntry& entry : entries) {
-    parts.push_back({.length_after = entry.task->sequence().length() + entry.tokens,
-                     .observed = entry.task->kept().ObservedSoFar(),
-                     .logits = LogitsOf(entry) * vocab});
+    shares.push_back({.length_after = entry.task->sequence().length() + entry.tokens,
+                      .observed = entry.task->kept().ObservedSoFar(),
+                      .logits = LogitsOf(entry) * vocab});
   }
   auto done = StepModel(entries);
 
   const float* logits = logits_.data();
   for (size_t i = 0; i < entries.size(); ++i) {
-    Part& part = parts[i];
+    Share& share = shares[i];
     Task& task = *entries[i].task;
     // A step that fails while it commits has computed everything, and some are through.
-    part.computed = done || task.sequence().length() == part.length_after;
-    part.range = {.begin = task.position() - entries[i].tokens, .end = task.position()};
-    part.rows = {logits, part.logits};
-    logits += part.logits;
+    share.computed = done || task.sequence().length() == share.length_after;
+    share.range = {.begin = task.position() - entries[i].tokens, .end = task.position()};
+    share.rows = {logits, share.logits};
+    logits += share.logits;
   }
   // A token of a large vocabulary takes up to a millisecond.
   executor_.ParallelFor(static_cast<uint32_t>(entries.size()), [&](uint32_t i, uint32_t) {
-    if (parts[i].computed) entries[i].task->Choose(parts[i].range, parts[i].rows, vocab);
+    if (shares[i].computed) entries[i].task->Choose(shares[i].range, shares[i].rows, vocab);
   });
   for (size_t i = 0; i < entries.size(); ++i) {
-    if (parts[i].computed) {
-      entries[i].fresh_tokens = entries[i].task->Advance(parts[i].range, parts[i].rows, vocab);
-    } else if (GoBack(entries[i], std::move(parts[i].observed))) {
+    if (shares[i].computed) {
+      entries[i].fresh_tokens = entries[i].task->Advance(shares[i].range, shares[i].rows, vocab);
+    } else if (GoBack(entries[i], std::move(shares[i].observed))) {
       left.push_back(&entries[i]);
     }
   }

@@ -123,11 +123,13 @@ def test_benches_without_cases_on_a_device_say_so():
     assert done.exit_code != 0, done.describe()
 
 
-def test_a_step_of_a_model_is_timed_whole():
+def test_a_step_of_a_model_is_timed_whole_and_its_products_by_their_tiles():
     done = quire_cli.run("bench", "model", "--device", "emulated", "--pairs", "1", "--json")
     assert done.exit_code == 0, done.describe()
-    [row] = json.loads(done.stdout)["rows"]
-    assert row["case"] == "step/bf16/40/b2/host" and row["value"] > 0 and row["floor"] > 0
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["case"] for row in rows] == ["step/bf16/40/b2/host", *(
+        f"sweep/products/bf16/16/tile{rows_of_tile}/host" for rows_of_tile in (16, 32, 64, 128))]
+    assert all(row["value"] > 0 and row["floor"] > 0 for row in rows)
 
 
 def test_blocks_move_between_a_device_and_the_warm_tier():
