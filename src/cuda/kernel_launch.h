@@ -35,8 +35,12 @@ struct KernelLaunch {
   bool (*args_equal)(const void* a, const void* b) = nullptr;
 };
 
+/// Arguments are kept so aligned: a tensor map among them needs it.
+inline constexpr uint32_t kArgsAlignment = 128;
+
 template <class Args>
 KernelLaunch LaunchOf(const char* name, AnyKernel kernel, const Grid& grid, const Args& args) {
+  static_assert(alignof(Args) <= kArgsAlignment);
   return {.name = name,
           .kernel = kernel,
           .grid = grid,

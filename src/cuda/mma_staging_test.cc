@@ -25,6 +25,7 @@ class WatchedDevice final : public Device {
 
   /// Since the last call.
   std::set<Staging> TakeLaunched() { return std::exchange(launched_, {}); }
+  uint32_t TakeFolds() { return std::exchange(folds_, 0); }
 
   bool has_bulk_copies() const override { return has_bulk_copies_ && of_.has_bulk_copies(); }
   Result<TensorMap> MakeMap(const BoxedArray& array) override { return of_.MakeMap(array); }
@@ -66,6 +67,7 @@ class WatchedDevice final : public Device {
     of_.MakeLaunch(args, how, sink);
   }
   void MakeLaunch(const FoldArgs& args, uint32_t vectors, LaunchSink& sink) override {
+    ++folds_;
     of_.MakeLaunch(args, vectors, sink);
   }
   void MakeLaunch(const WriteArgs& args, LaunchSink& sink) override { of_.MakeLaunch(args, sink); }
@@ -94,6 +96,7 @@ class WatchedDevice final : public Device {
   Device& of_;
   const bool has_bulk_copies_;
   std::set<Staging> launched_;
+  uint32_t folds_ = 0;
 };
 
 class MmaStaging : public DeviceAttentionTest {
@@ -218,6 +221,24 @@ TEST_F(MmaStaging, CascadesHaveTheSameBits) {
   const auto plain = MakeAttention(*plain_, {.arithmetic = Arithmetic::kMma16});
   EXPECT_TRUE(SameBits(Compute(*bulk, shape, cascade), Compute(*plain, shape, cascade)));
   EXPECT_EQ(bulk_->TakeLaunched(), std::set{Staging::kBulk});
+}
+
+// Several blocks of a tile, of which the last one merges their states.
+TEST_F(MmaStaging, TilesFoldTheirStatesOrAKernelDoes) {
+  const auto folds = [&](const TestShape& test, uint64_t tokens, uint32_t lane_blocks_wanted) {
+    const AttentionShape shape = MakeShape(test);
+    TestSequence sequence(shape, tokens, false, &prng_);
+    const auto backend = MakeAttention(
+        *bulk_, {.arithmetic = Arithmetic::kMma16, .lane_blocks_wanted = lane_blocks_wanted});
+    Compute(*backend, shape, sequence, tokens - 1, 1,
+            RandomFloats(size_t{shape.query_heads} * shape.key.dim, &prng_));
+    return bulk_->TakeFolds();
+  };
+  constexpr uint64_t kMore = kLanes * kSplitTokens + 1;
+  EXPECT_EQ(folds({.group = 4}, 3 * kSplitTokens + 40, UINT32_MAX), 0u);
+  EXPECT_EQ(folds({.group = 4}, kMore, 1), 0u) << "blocks of lanes leave one state each";
+  EXPECT_EQ(folds({.group = 4}, kMore, UINT32_MAX), 1u);
+  EXPECT_EQ(folds({.value_dim = 144}, 300, UINT32_MAX), 1u) << "more channels than a warp has";
 }
 
 // Codes come as they are; K whose channels are neighbours is copied; a

@@ -240,7 +240,7 @@ TEST_P(CudaOperators, LogitsOfMma16DependOnPositionAlone) {
 }
 
 // What the host asks a device for does not grow with sequences. (28 layers and 32 sequences, a step
-// of Qwen3-0.6B, have 315: two minutes here.)
+// of Qwen3-0.6B, have 314: two minutes here.)
 TEST_P(CudaOperators, AStepOfManySequencesHasFewCalls) {
   ModelConfig config = ConfigOf(GetParam().family);
   const auto there = Model::Create(config, model::RandomTensors(config, GetParam().type, 3),

@@ -33,8 +33,8 @@ class LaunchList {
   void Set(uint32_t at, const KernelLaunch& launch);
 
  private:
-  struct alignas(64) Line {  // what a tensor map among arguments needs
-    std::byte bytes[64];
+  struct alignas(kArgsAlignment) Line {
+    std::byte bytes[kArgsAlignment];
   };
   struct Kept {
     KernelLaunch launch{};

@@ -44,11 +44,15 @@ void AddLogprobs(std::span<const float> logits, uint32_t likeliest, NewToken& ev
 
 }  // namespace
 
-void Answer::Choose(std::span<const float> logits, std::span<const TokenId> text) {
-  chosen_ = Compute(logits, text);
+void Answer::Choose(std::span<const float> logits, std::span<const TokenId> text) noexcept {
+  try {
+    chosen_ = Compute(logits, text);
+  } catch (const std::bad_alloc&) {
+    has_no_memory_ = true;
+  }
 }
 
-Result<NewToken> Answer::Compute(std::span<const float> logits, std::span<const TokenId> text) try {
+Result<NewToken> Answer::Compute(std::span<const float> logits, std::span<const TokenId> text) {
   QUIRE_TRY(CheckFinite(logits, text.size() - 1));
   if (request_.digests_logits) digest_.Update(std::as_bytes(logits));
   const size_t prompt_tokens = text.size() - tokens_.size();
@@ -58,12 +62,11 @@ Result<NewToken> Answer::Compute(std::span<const float> logits, std::span<const 
   NewToken event{.token = sampler_.Next(processor_.Apply(request_.rules, logits, context))};
   if (request_.logprobs) AddLogprobs(logits, *request_.logprobs, event);
   return event;
-} catch (const std::bad_alloc&) {
-  return Fail(ErrorCode::kNoSpace, "a token: the system has no memory left");
 }
 
 Result<Answer::Drawn> Answer::Draw(std::span<const float> logits, std::span<const TokenId> text) {
-  if (!chosen_) Choose(logits, text);
+  if (!chosen_ && !has_no_memory_) Choose(logits, text);
+  if (has_no_memory_) return Fail(ErrorCode::kNoSpace, "a token: the system has no memory left");
   QUIRE_ASSIGN(NewToken event, *std::exchange(chosen_, std::nullopt));
   Drawn drawn{.token = event.token};
   tokens_.push_back(drawn.token);

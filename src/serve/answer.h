@@ -42,7 +42,7 @@ class Answer {
   ///
   /// Shape:   logits [vocab]
   /// Threads: any, beside other answers'
-  void Choose(std::span<const float> logits, std::span<const TokenId> text);
+  void Choose(std::span<const float> logits, std::span<const TokenId> text) noexcept;
   /// The next token, from the same logits and text; Choose may have been called.
   ///
   /// Errors: kCorrupt the logits are not all finite; kNoSpace. Nothing is drawn then
@@ -71,6 +71,7 @@ class Answer {
   model::LogitProcessor processor_;
   Blake2b<16> digest_;
   std::optional<Result<NewToken>> chosen_;  // by Choose
+  bool has_no_memory_ = false;              // to choose, nor for an error that says so
   std::vector<TokenId> tokens_;
   uint64_t first_us_ = 0;  // of the first token
   uint64_t last_us_ = 0;
