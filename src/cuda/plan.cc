@@ -220,7 +220,7 @@ class Planner {
     }
   }
 
-  /// f(tile) has where its states begin.
+  /// Adds them to the wave, each after f(tile), which sees where its states begin.
   template <typename F>
   void AddTilesOfHeads(const Tile& tile, const F& f) {
     Wave& wave = plan_.waves.back();
