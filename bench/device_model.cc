@@ -32,6 +32,15 @@ struct StepShape {
   uint32_t batch = 1;
 };
 
+/// Seconds for reading so many bytes once, without a rest of fewer than 16.
+double SecondsToRead(cuda::Device& device, const cuda::DeviceBuffer& from, uint64_t bytes,
+                     const cuda::DeviceBuffer& sink) {
+  return Must(device.Seconds(cuda::Stream::kCompute, [&] {
+    device.Launch(cuda::ReadFloorArgs{
+        .from = from.as<std::byte>(), .bytes = bytes / 16 * 16, .sink = sink.as<uint32_t>()});
+  }));
+}
+
 /// A model and a cache on the device, and sequences that share nothing.
 class Batch {
  public:
@@ -87,12 +96,7 @@ class Batch {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
-  double Read() {
-    return Must(device_.Seconds(cuda::Stream::kCompute, [&] {
-      device_.Launch(cuda::ReadFloorArgs{
-          .from = read_.as<std::byte>(), .bytes = bytes_ / 16 * 16, .sink = sink_.as<uint32_t>()});
-    }));
-  }
+  double Read() { return SecondsToRead(device_, read_, bytes_, sink_); }
 
  private:
   /// Every context is there but for the tokens of a round.
@@ -198,12 +202,7 @@ class Products {
       for (const cuda::MatmulArgs& launch : launches_) device_.Launch(launch);
     }));
   }
-  double Read() {
-    return Must(device_.Seconds(cuda::Stream::kCompute, [&] {
-      device_.Launch(cuda::ReadFloorArgs{
-          .from = weights_.as<std::byte>(), .bytes = bytes(), .sink = sink_.as<uint32_t>()});
-    }));
-  }
+  double Read() { return SecondsToRead(device_, weights_, bytes(), sink_); }
 
  private:
   cuda::Device& device_;

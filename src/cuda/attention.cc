@@ -186,17 +186,18 @@ class DeviceAttention final : public AttentionBackend {
     return {sealed, open};
   }
 
-  /// Splits, then the fold of their states.
+  /// Splits, then the fold of those states that their tiles do not merge.
   void AddWaves(const BlockTables& tables, std::span<const AttentionTask> tasks, SentPlan& plan) {
     if (tasks.empty()) return;
     static_assert(kTileQueriesMax == kMmaQueriesMax);
-    const bool folds =
+    const bool merges =
         options_.arithmetic == Arithmetic::kMma16 && plan.shape.value.dim <= kMmaChannels;
-    const AttendPlan made = MakePlan(plan.shape, tables, tasks,
-                                     {.states = kStatesBytesMax / StateBytes(plan.shape),
-                                      .blocks_wanted = options_.blocks_wanted,
-                                      .lane_blocks_wanted = folds ? options_.lane_blocks_wanted : 0,
-                                      .tiles_fold = folds});
+    const AttendPlan made =
+        MakePlan(plan.shape, tables, tasks,
+                 {.states = kStatesBytesMax / StateBytes(plan.shape),
+                  .blocks_wanted = options_.blocks_wanted,
+                  .lane_blocks_wanted = merges ? options_.lane_blocks_wanted : 0,
+                  .tiles_merge = merges});
     plan.queries_max = made.queries_max;
     plan.states_max = made.states_max;
     AddLaunches(made, plan.waves);

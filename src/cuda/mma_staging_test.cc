@@ -224,7 +224,7 @@ TEST_F(MmaStaging, CascadesHaveTheSameBits) {
 }
 
 // Several blocks of a tile, of which the last one merges their states.
-TEST_F(MmaStaging, TilesFoldTheirStatesOrAKernelDoes) {
+TEST_F(MmaStaging, TilesMergeTheirStatesOrAKernelDoes) {
   const auto folds = [&](const TestShape& test, uint64_t tokens, uint32_t lane_blocks_wanted) {
     const AttentionShape shape = MakeShape(test);
     TestSequence sequence(shape, tokens, false, &prng_);

@@ -127,12 +127,12 @@ class Planner {
         tile.split_end = splits.end;
       };
       const bool is_first_empty = ranges[0].begin == ranges[0].end;
-      if (limits_.tiles_fold && task.out != nullptr && task.from.lanes == 0 &&
+      if (limits_.tiles_merge && task.out != nullptr && task.from.lanes == 0 &&
           is_first_empty != (ranges[1].begin == ranges[1].end)) {
         set_splits(ranges[is_first_empty ? 1 : 0]);
         tile.by_lanes = by_lanes_ && tile.states() > kLanes;
-        tile.folds = tile.states() <= kLanes;
-        if (tile.folds) {
+        tile.merges = tile.states() <= kLanes;
+        if (tile.merges) {
           AddTilesOfHeads(tile, [](const Tile&) {});
           continue;
         }

@@ -11,7 +11,7 @@
 
 namespace quire::cuda {
 
-/// One launch of splits, then the fold of the states that their tiles do not fold.
+/// One launch of splits, then the fold of the states that their tiles do not merge.
 struct Wave {
   std::vector<Tile> tiles;
   std::vector<BlockWork> work;  // of each block of threads; of blocks that fold none
@@ -34,8 +34,9 @@ struct PlanLimits {
   // So many blocks of threads, of a lane each, keep the device busy: they fold the splits of their
   // lane. 0: none do.
   uint32_t lane_blocks_wanted = 0;
-  // Tiles fold their states where each query vector has at most one for each lane and nothing else.
-  bool tiles_fold = false;
+  // Tiles merge their states where each query vector has at most one for each lane and nothing
+  // else.
+  bool tiles_merge = false;
 };
 
 /// Needs: tasks that are valid (attention/plan.h)

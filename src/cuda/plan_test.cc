@@ -1,4 +1,4 @@
-// How a call of attention is cut: which tiles fold their own states, and which blocks they have.
+// How a call of attention is cut: which tiles merge their own states, and which blocks they have.
 #include "cuda/plan.h"
 
 #include <gtest/gtest.h>
@@ -28,17 +28,17 @@ class AttendPlanTest : public testing::Test {
     for (const Wave& wave : plan.waves) ExpectBlocksOfTiles(wave);
     return plan.waves.front();
   }
-  static bool AllFold(const Wave& wave) {
+  static bool AllMerge(const Wave& wave) {
     return wave.vectors.empty() &&
-           std::ranges::all_of(wave.tiles, [](const Tile& tile) { return tile.folds; });
+           std::ranges::all_of(wave.tiles, [](const Tile& tile) { return tile.merges; });
   }
-  static bool NoneFold(const Wave& wave) {
+  static bool NoneMerge(const Wave& wave) {
     return !wave.vectors.empty() &&
-           std::ranges::none_of(wave.tiles, [](const Tile& tile) { return tile.folds; });
+           std::ranges::none_of(wave.tiles, [](const Tile& tile) { return tile.merges; });
   }
 
   AttentionShape shape_ = MakeShape({.kv_heads = 2, .group = 4});
-  PlanLimits limits_{.states = uint64_t{1} << 30, .blocks_wanted = 1, .tiles_fold = true};
+  PlanLimits limits_{.states = uint64_t{1} << 30, .blocks_wanted = 1, .tiles_merge = true};
 
  private:
   /// A tile's last block is found by counting, so a wave has as many as its tiles say.
@@ -54,41 +54,41 @@ class AttendPlanTest : public testing::Test {
   std::vector<float> floats_ = std::vector<float>(4096);
 };
 
-TEST_F(AttendPlanTest, TilesFoldWhatHasAStateForEachLaneAtMost) {
-  EXPECT_TRUE(AllFold(Plan(Task(1))));
-  EXPECT_TRUE(AllFold(Plan(Task(kLanes * kSplitTokens))));
-  EXPECT_TRUE(AllFold(Plan(Task(100, 9))));
-  EXPECT_TRUE(NoneFold(Plan(Task(kLanes * kSplitTokens + 1))));
+TEST_F(AttendPlanTest, TilesMergeWhatHasAStateForEachLaneAtMost) {
+  EXPECT_TRUE(AllMerge(Plan(Task(1))));
+  EXPECT_TRUE(AllMerge(Plan(Task(kLanes * kSplitTokens))));
+  EXPECT_TRUE(AllMerge(Plan(Task(100, 9))));
+  EXPECT_TRUE(NoneMerge(Plan(Task(kLanes * kSplitTokens + 1))));
 }
 
-TEST_F(AttendPlanTest, TilesFoldWhatBlocksHaveFoldedByLanes) {
+TEST_F(AttendPlanTest, TilesMergeWhatBlocksHaveFoldedByLanes) {
   limits_.lane_blocks_wanted = 1;
   const Wave wave = Plan(Task(100 * kSplitTokens));
-  EXPECT_TRUE(AllFold(wave));
+  EXPECT_TRUE(AllMerge(wave));
   EXPECT_EQ(wave.work.size(), wave.tiles.size() * kLanes);
   EXPECT_EQ(wave.states, shape_.query_heads * kLanes);
 }
 
-TEST_F(AttendPlanTest, StatesThatGoElsewhereAreNotFoldedByTiles) {
+TEST_F(AttendPlanTest, StatesThatGoElsewhereAreNotMergedByTiles) {
   float states[64];
   const LaneStates lanes{.lanes = 1, .max = states, .sum = states, .out = states};
   AttentionTask task = Task(100);
   task.from = lanes;
-  EXPECT_TRUE(NoneFold(Plan(task)));
+  EXPECT_TRUE(NoneMerge(Plan(task)));
   task = Task(100);
   task.to = lanes;
   task.out = nullptr;
-  EXPECT_TRUE(NoneFold(Plan(task)));
-  limits_.tiles_fold = false;
-  EXPECT_TRUE(NoneFold(Plan(Task(100))));
+  EXPECT_TRUE(NoneMerge(Plan(task)));
+  limits_.tiles_merge = false;
+  EXPECT_TRUE(NoneMerge(Plan(Task(100))));
 }
 
-TEST_F(AttendPlanTest, SinksAndWindowAreFoldedByTilesWhereTheyTouch) {
+TEST_F(AttendPlanTest, SinksAndWindowAreMergedByTilesWhereTheyTouch) {
   shape_.window_tokens = 2 * kSplitTokens;
-  EXPECT_TRUE(AllFold(Plan(Task(100 * kSplitTokens)))) << "a window alone";
+  EXPECT_TRUE(AllMerge(Plan(Task(100 * kSplitTokens)))) << "a window alone";
   shape_.sink_tokens = 4;
-  EXPECT_TRUE(AllFold(Plan(Task(kSplitTokens))));
-  EXPECT_TRUE(NoneFold(Plan(Task(100 * kSplitTokens)))) << "two ranges";
+  EXPECT_TRUE(AllMerge(Plan(Task(kSplitTokens))));
+  EXPECT_TRUE(NoneMerge(Plan(Task(100 * kSplitTokens)))) << "two ranges";
 }
 
 // Rows that see nothing of what is asked have an output too.

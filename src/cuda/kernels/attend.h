@@ -54,7 +54,7 @@ struct Tile {
   // so there are [kLanes, rows, heads], in the order of the first splits (class mma16).
   uint64_t states_begin = 0;
   bool by_lanes = false;
-  bool folds = false;  // its last block writes the outputs
+  bool merges = false;  // its last block merges the states and writes the outputs
 
   constexpr uint32_t queries() const { return rows * heads; }
   /// Of each query vector.
@@ -73,13 +73,6 @@ struct BlockWork {
   uint32_t tile = 0;
   uint64_t split = 0;
 };
-
-/// Where the output of query vector `q` of a tile goes.
-/// Shape: [value_dim]
-constexpr float* OutputOf(const Tile& tile, const QueryRow* rows, uint32_t q, uint32_t value_dim) {
-  return rows[tile.row_begin + q / tile.heads].out +
-         uint64_t{tile.head_begin + q % tile.heads} * value_dim;
-}
 
 struct SplitsArgs {
   AttentionShape shape{};

@@ -4,11 +4,10 @@
 #ifndef QUIRE_CUDA_KERNELS_FOLD_INL_H_
 #define QUIRE_CUDA_KERNELS_FOLD_INL_H_
 
-#include <algorithm>
 #include <cstdint>
 
-#include "attention/scalar.h"
 #include "cuda/kernels/attend.h"
+#include "cuda/kernels/merge-inl.h"
 #include "cuda/kernels/rotate-inl.h"
 #include "cuda/kernels/simt.h"
 #include "cuda/kernels/split_shared-inl.h"
@@ -37,18 +36,11 @@ struct FoldState {
 
 /// a = Merge(a, b).
 QUIRE_KERNEL void MergeInto(FoldState& a, const FoldState& b) {
-  if (b.max == kNothingSeen) return;
-  if (a.max == kNothingSeen) {
-    a = b;
-    return;
-  }
-  const float max = std::max(a.max, b.max);
-  const float ea = attention::Exp(a.max - max);
-  const float eb = attention::Exp(b.max - max);
-  a.max = max;
-  a.sum = Fma(a.sum, ea, b.sum * eb);
+  const Joint joint = JointOf(a.max, a.sum, b.max, b.sum);
+  a.max = joint.max;
+  a.sum = joint.sum;
   QUIRE_DEVICE_UNROLL
-  for (uint32_t i = 0; i < kFoldOfThread; ++i) a.out[i] = Fma(a.out[i], ea, b.out[i] * eb);
+  for (uint32_t i = 0; i < kFoldOfThread; ++i) a.out[i] = joint.SumOf(a.out[i], b.out[i]);
 }
 
 template <class Thread>

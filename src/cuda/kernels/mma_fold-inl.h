@@ -4,13 +4,11 @@
 #ifndef QUIRE_CUDA_KERNELS_MMA_FOLD_INL_H_
 #define QUIRE_CUDA_KERNELS_MMA_FOLD_INL_H_
 
-#include <algorithm>
 #include <cstdint>
 
-#include "attention/scalar.h"
+#include "cuda/kernels/merge-inl.h"
 #include "cuda/kernels/mma_attend.h"
-#include "cuda/kernels/rotate-inl.h"
-#include "cuda/kernels/split_shared-inl.h"
+#include "cuda/kernels/output-inl.h"
 #include "cuda/kernels/warp-inl.h"
 
 namespace quire::cuda {
@@ -27,15 +25,15 @@ class MmaFold {
   static constexpr uint32_t kQueries = 2;
   static constexpr uint32_t kSums = kMmaChannels / 2;
 
-  QUIRE_KERNEL MmaFold(Thread& self, const MmaArgs& mma, const MmaShared& layout, std::byte* shared,
-                       uint32_t block)
+  QUIRE_KERNEL MmaFold(Thread& self, const MmaArgs& mma)
       : warp_(self),
+        args_(mma.splits),
         value_(mma.splits.shape.value),
-        running_(reinterpret_cast<Four*>(shared + layout.folded_at)),
+        running_(reinterpret_cast<Four*>(self.shared() + mma.shared.folded_at)),
         waiting_(reinterpret_cast<Four*>(mma.waiting) +
-                 uint64_t{block} * kFoldLevels * kFours * kThreads),
-        row_(reinterpret_cast<float*>(shared + layout.rows_at) +
-             uint64_t{warp_.number()} * layout.row_floats) {}
+                 uint64_t{self.block()} * kFoldLevels * kFours * kThreads),
+        row_(reinterpret_cast<float*>(self.shared() + mma.shared.rows_at) +
+             uint64_t{warp_.number()} * mma.shared.row_floats) {}
 
   /// The running state is empty.
   QUIRE_KERNEL void Clear() {
@@ -51,7 +49,7 @@ class MmaFold {
       Joint joints[kQueries];
       JoinEnds(At(running_, lane, kEnd), {{max(lane, 0), max(lane, 1), sum(lane, 0), sum(lane, 1)}},
                At(running_, lane, kEnd), joints);
-      const bool both = joints[0].both && joints[1].both;
+      const bool both = joints[0].has_both() && joints[1].has_both();
       QUIRE_DEVICE_UNROLL
       for (uint32_t n = 0; n < kEnd; ++n) {
         if (n * 8 >= value_.dim) continue;
@@ -77,7 +75,7 @@ class MmaFold {
   }
 
   /// Outputs of the tile from the running state, which is the tree's.
-  QUIRE_KERNEL void Finish(const Tile& tile, const QueryRow* rows) {
+  QUIRE_KERNEL void Finish(const Tile& tile) {
     QUIRE_DEVICE_UNROLL
     for (uint32_t r = 0; r < kQueries; ++r) {
       QUIRE_DEVICE_UNROLL_BY(1)
@@ -96,7 +94,7 @@ class MmaFold {
             to[1] = empty ? 0.0f : sums.value[r * 2 + 1] / sum;
           }
         });
-        WriteByWarp(warp_, row_, value_.dim, value_.rotated, OutputOf(tile, rows, q, value_.dim));
+        WriteOutput(warp_, args_, tile, q, row_);
       }
     }
   }
@@ -111,14 +109,6 @@ class MmaFold {
   static constexpr uint32_t kFours = kEnd + 1;
   static_assert(kFours * 4 == kFoldFloats);
 
-  /// Of a query vector whose states a and b become one: the factors of their sums.
-  struct Joint {
-    bool has_a = false;
-    bool both = false;
-    float of_a = 1.0f;
-    float of_b = 1.0f;
-  };
-
   QUIRE_KERNEL Four& At(Four* state, uint32_t lane, uint32_t n) const {
     return state[n * kThreads + warp_.number() * kWarpLanes + lane];
   }
@@ -132,21 +122,9 @@ class MmaFold {
     Four end;
     QUIRE_DEVICE_UNROLL
     for (uint32_t r = 0; r < kQueries; ++r) {
-      const float a_max = a.value[r];
-      const float b_max = b.value[r];
-      const float a_sum = a.value[kQueries + r];
-      const float b_sum = b.value[kQueries + r];
-      Joint& joint = joints[r];
-      joint.has_a = a_max != kNothingSeen;
-      joint.both = joint.has_a && b_max != kNothingSeen;
-      end.value[r] = joint.has_a ? a_max : b_max;
-      end.value[kQueries + r] = joint.has_a ? a_sum : b_sum;
-      if (!joint.both) continue;
-      const float max = std::max(a_max, b_max);
-      joint.of_a = attention::Exp(a_max - max);
-      joint.of_b = attention::Exp(b_max - max);
-      end.value[r] = max;
-      end.value[kQueries + r] = Fma(a_sum, joint.of_a, b_sum * joint.of_b);
+      joints[r] = JointOf(a.value[r], a.value[kQueries + r], b.value[r], b.value[kQueries + r]);
+      end.value[r] = joints[r].max;
+      end.value[kQueries + r] = joints[r].sum;
     }
     to = end;
   }
@@ -155,19 +133,13 @@ class MmaFold {
   QUIRE_KERNEL static Four Both(const Four& a, const Four& b, const Joint (&joints)[kQueries]) {
     Four to;
     QUIRE_DEVICE_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) {
-      const Joint& joint = joints[i / 2];
-      to.value[i] = Fma(a.value[i], joint.of_a, b.value[i] * joint.of_b);
-    }
+    for (uint32_t i = 0; i < 4; ++i) to.value[i] = joints[i / 2].SumOfBoth(a.value[i], b.value[i]);
     return to;
   }
   QUIRE_KERNEL static Four Either(const Four& a, const Four& b, const Joint (&joints)[kQueries]) {
-    Four to = Both(a, b, joints);
+    Four to;
     QUIRE_DEVICE_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) {
-      const Joint& joint = joints[i / 2];
-      if (!joint.both) to.value[i] = joint.has_a ? a.value[i] : b.value[i];
-    }
+    for (uint32_t i = 0; i < 4; ++i) to.value[i] = joints[i / 2].SumOf(a.value[i], b.value[i]);
     return to;
   }
 
@@ -186,6 +158,7 @@ class MmaFold {
   }
 
   const Warp<Thread> warp_;
+  const SplitsArgs& args_;
   const StreamLayout& value_;
   Four* const running_;  // [kFours][threads]
   Four* const waiting_;  // [kFoldLevels][kFours][threads]

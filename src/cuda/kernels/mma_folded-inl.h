@@ -27,7 +27,7 @@ class MmaFolded {
   QUIRE_KERNEL void Run() {
     reader().Open();
     const SplitsArgs& args = mma_.splits;
-    Fold fold(self_, mma_, mma_.shared, self_.shared(), self_.block());
+    Fold fold(self_, mma_);
     for (uint32_t number = self_.block(); number < args.tile_count; number += mma_.blocks) {
       reader().FindTile(number);
       const Tile& tile = reader().tile();
@@ -47,7 +47,7 @@ class MmaFolded {
         }
         fold.Join(i);
       }
-      fold.Finish(tile, args.rows);
+      fold.Finish(tile);
     }
   }
 

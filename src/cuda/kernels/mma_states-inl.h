@@ -18,7 +18,7 @@
 #include "cuda/kernels/mma_integers-inl.h"
 #include "cuda/kernels/mma_reader-inl.h"
 #include "cuda/kernels/mma_scores-inl.h"
-#include "cuda/kernels/mma_tile_fold-inl.h"
+#include "cuda/kernels/mma_tile_merge-inl.h"
 #include "cuda/kernels/warp-inl.h"
 
 namespace quire::cuda {
@@ -61,18 +61,18 @@ class MmaStates {
       split += step;
       reader().StartSplit(split);
     }
-    if (!tile.folds) return;
-    static_assert(TileFold::kSharedFloats * kMmaWarps * 4 <= SharedOutBytes(kOfBlock));
+    if (!tile.merges) return;
+    static_assert(TileMerge::kSharedFloats * kMmaWarps * 4 <= SharedOutBytes(kOfBlock));
     if (!self_.IsLast(mma_.splits.arrived + work.tile, tile.blocks(mma_.splits.splits_per_block))) {
       return;
     }
-    TileFold(self_, mma_.splits, tile, told_).Run();
+    TileMerge(self_, mma_.splits, tile, told_).Run();
   }
 
  private:
   using Scores = MmaScores<Thread, /*kFolds=*/false, kStaging, kTiles>;
   using Reader = typename Scores::Reader;
-  using TileFold = MmaTileFold<Thread>;
+  using TileMerge = MmaTileMerge<Thread>;
   static constexpr bool kEncoded = Reader::kEncoded;
   static constexpr uint32_t kStages = Scores::kStages;
   static constexpr uint32_t kQueries = Scores::kQueries;
@@ -435,7 +435,8 @@ class MmaStates {
     });
   }
 
-  /// The state becomes Merge(those of the lane before, this one).
+  /// The state becomes Merge(those of the lane before, this one). Not by merge-inl.h, with which
+  /// more registers are spilled here.
   QUIRE_KERNEL void Fold(bool is_first) {
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL

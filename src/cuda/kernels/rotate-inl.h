@@ -56,18 +56,6 @@ QUIRE_KERNEL void RotateByWarp(const Warp<Thread>& warp, float* row, uint32_t di
   warp.Sync();
 }
 
-/// An output in shared memory goes to `to` by one warp; `rotated`: back to the channels of V first.
-template <class Thread>
-QUIRE_KERNEL void WriteByWarp(const Warp<Thread>& warp, float* row, uint32_t dim, bool rotated,
-                              float* to) {
-  warp.Sync();
-  if (rotated) RotateByWarp(warp, row, dim);
-  warp.Lanes([&](uint32_t lane) {
-    for (uint32_t d = lane; d < dim; d += kWarpLanes) to[d] = row[d];
-  });
-  warp.Sync();
-}
-
 }  // namespace quire::cuda
 
 #endif  // QUIRE_CUDA_KERNELS_ROTATE_INL_H_

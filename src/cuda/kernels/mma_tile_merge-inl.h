@@ -1,27 +1,27 @@
-// The fold of a tile's states by the last of its blocks that leave states (cuda/kernels/
+// The merge of a tile's states by the last of its blocks that leave states (cuda/kernels/
 // mma_attend.h), with the bits of cuda/kernels/fold-inl.h. A query vector has at most one state
 // for each lane of the order, so all that is left of docs/numerics.md section 2 is the tree. A warp
 // has one query vector at a time: its lanes first have a state each, for the factors of their sums,
 // then four channels of all states.
-#ifndef QUIRE_CUDA_KERNELS_MMA_TILE_FOLD_INL_H_
-#define QUIRE_CUDA_KERNELS_MMA_TILE_FOLD_INL_H_
+#ifndef QUIRE_CUDA_KERNELS_MMA_TILE_MERGE_INL_H_
+#define QUIRE_CUDA_KERNELS_MMA_TILE_MERGE_INL_H_
 
 #include <cstdint>
 
-#include "attention/scalar.h"
+#include "cuda/kernels/merge-inl.h"
 #include "cuda/kernels/mma_attend.h"
-#include "cuda/kernels/rotate-inl.h"
+#include "cuda/kernels/output-inl.h"
 #include "cuda/kernels/warp-inl.h"
 
 namespace quire::cuda {
 
 template <class Thread>
-class MmaTileFold {
+class MmaTileMerge {
  public:
   /// Floats of shared memory for each warp: a row, then factors.
   static constexpr uint32_t kSharedFloats = kMmaChannels + 2 * kLanes;
 
-  QUIRE_KERNEL MmaTileFold(Thread& self, const SplitsArgs& args, const Tile& tile, float* shared)
+  QUIRE_KERNEL MmaTileMerge(Thread& self, const SplitsArgs& args, const Tile& tile, float* shared)
       : warp_(self),
         args_(args),
         tile_(tile),
@@ -33,11 +33,10 @@ class MmaTileFold {
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t q = warp_.number(); q < tile_.queries(); q += kMmaWarps) {
       LoadSums(q);
-      const Ends ends = FoldEnds(q);
-      FoldSums<kLanes / 2>();
+      const Ends ends = MergeEnds(q);
+      MergeSums<kLanes / 2>();
       Finish(ends);
-      WriteByWarp(warp_, row_, dim_, args_.shape.value.rotated,
-                  OutputOf(tile_, args_.rows, q, dim_));
+      WriteOutput(warp_, args_, tile_, q, row_);
     }
   }
 
@@ -81,7 +80,7 @@ class MmaTileFold {
   }
 
   /// Ends of the merged state, which every lane has, and the factors on the way to it.
-  QUIRE_KERNEL Ends FoldEnds(uint32_t q) {
+  QUIRE_KERNEL Ends MergeEnds(uint32_t q) {
     Ends ends;
     warp_.Lanes([&](uint32_t lane) {
       const uint32_t state = StateOf(lane % kLanes);
@@ -98,19 +97,11 @@ class MmaTileFold {
         const float second_max = is_second ? ends(lane, 0) : others(lane, 0);
         const float first_sum = is_second ? others(lane, 1) : ends(lane, 1);
         const float second_sum = is_second ? ends(lane, 1) : others(lane, 1);
-        const bool has_first = first_max != kNothingSeen;
-        const bool has_second = second_max != kNothingSeen;
-        float first = has_first ? 1.0f : kNoFactor;
-        float second = has_second ? 1.0f : kNoFactor;
-        ends(lane, 0) = has_first ? first_max : second_max;
-        ends(lane, 1) = has_first ? first_sum : second_sum;
-        if (has_first && has_second) {
-          const float max = Max(first_max, second_max);
-          first = attention::Exp(first_max - max);
-          second = attention::Exp(second_max - max);
-          ends(lane, 0) = max;
-          ends(lane, 1) = Fma(first_sum, first, second_sum * second);
-        }
+        const Joint joint = JointOf(first_max, first_sum, second_max, second_sum);
+        ends(lane, 0) = joint.max;
+        ends(lane, 1) = joint.sum;
+        const float first = joint.has_first ? joint.of_first : kNoFactor;
+        const float second = joint.has_second ? joint.of_second : kNoFactor;
         if (lane < 2 * width) FactorsOf(width)[lane] = is_second ? second : first;
       });
     }
@@ -121,7 +112,7 @@ class MmaTileFold {
   /// Merge of states `kWidth` lanes apart, then of those half as far, until the sums of lane 0 are
   /// those of all.
   template <uint32_t kWidth>
-  QUIRE_KERNEL void FoldSums() {
+  QUIRE_KERNEL void MergeSums() {
     const float* const factors = FactorsOf(kWidth);
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
@@ -137,7 +128,7 @@ class MmaTileFold {
         }
       }
     });
-    if constexpr (kWidth > 1) FoldSums<kWidth / 2>();
+    if constexpr (kWidth > 1) MergeSums<kWidth / 2>();
   }
 
   QUIRE_KERNEL void Finish(const Ends& ends) {
@@ -162,4 +153,4 @@ class MmaTileFold {
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_CUDA_KERNELS_MMA_TILE_FOLD_INL_H_
+#endif  // QUIRE_CUDA_KERNELS_MMA_TILE_MERGE_INL_H_
